@@ -141,12 +141,23 @@ impl FileDevice {
         access: Access,
         kind: Kind,
     ) -> io::Result<Self> {
-        let Claim { file, backing } = claim;
-        let size = rustix::fs::seek(&file, SeekFrom::End(0))
+        let size = rustix::fs::seek(&claim.file, SeekFrom::End(0))
             .map_err(|errno| error(path, "find its size", errno))?;
-        Ok(Self {
-            file,
-            backing,
+        Ok(Self::of_size(size, claim, path, bytes, access, kind))
+    }
+
+    /// The first `size` bytes of a file or block device that is open and locked.
+    fn of_size(
+        size: u64,
+        claim: Claim,
+        path: &Path,
+        bytes: Bytes,
+        access: Access,
+        kind: Kind,
+    ) -> Self {
+        Self {
+            file: claim.file,
+            backing: claim.backing,
             path: path.to_owned(),
             start: 0,
             size,
@@ -157,7 +168,7 @@ impl FileDevice {
             is_new: false,
             flushes: Flushes::new(),
             sync: data_sync,
-        })
+        }
     }
 
     /// Whether it has the lock of all of its file. If not, as after [`FileDevice::open_range`],
@@ -199,21 +210,9 @@ impl FileDevice {
     }
 
     fn created(path: &Path, claim: Claim, is_new: bool, size: u64) -> io::Result<Self> {
-        let Claim { file, backing } = claim;
-        let device = Self {
-            file,
-            backing,
-            path: path.to_owned(),
-            start: 0,
-            size,
-            range_end: None,
-            locked: Bytes::All,
-            access: Access::ReadWrite,
-            kind: Kind::Regular,
-            is_new,
-            flushes: Flushes::new(),
-            sync: data_sync,
-        };
+        let (bytes, access) = (Bytes::All, Access::ReadWrite);
+        let mut device = Self::of_size(size, claim, path, bytes, access, Kind::Regular);
+        device.is_new = is_new;
         device.empty(size).map_err(|source| {
             device.remove_if_new();
             error(path, format!("make it {size} bytes long"), source)

@@ -11,7 +11,7 @@ use std::io;
 use pext4_block::Device;
 use pext4_fs::Result;
 use pext4_ondisk::geometry::Geometry;
-use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
+use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, bitmap};
 use rangemap::RangeSet;
@@ -66,9 +66,8 @@ impl FreeMap {
     }
 
     fn add_group(&mut self, descriptor: &GroupDescriptor) {
-        // Without checksums the flag is ignored.
-        let is_flag_valid = self.geometry.checksums.protects_descriptors();
-        let is_written = !(is_flag_valid && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT));
+        let checksums = self.geometry.checksums;
+        let is_written = !descriptor.flags.has_no_block_bitmap(checksums);
         self.written.push(is_written.then_some(WrittenBitmap {
             block: descriptor.block_bitmap,
             checksum: descriptor.block_bitmap_checksum,

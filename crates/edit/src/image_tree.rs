@@ -201,7 +201,7 @@ impl<'v> ImageTree<'v> {
         };
         Ok(FileMetadata {
             kind: found.file_type,
-            permissions: found.mode & 0o7777,
+            permissions: found.permissions(),
             uid: found.uid,
             gid: found.gid,
             accessed: found.accessed,

@@ -9,13 +9,14 @@
 
 use std::str::FromStr;
 
+use pext4_ondisk::directory::{SET_GROUP_ID, SET_USER_ID};
 use thiserror::Error;
 
 /// The bits that letters without classes leave as they are.
 const UMASK: u16 = 0o022;
 
 /// The bits that a directory keeps unless they are named.
-const KEPT: u16 = 0o6000;
+const KEPT: u16 = SET_USER_ID | SET_GROUP_ID;
 
 /// A change of permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 
 use pext4_fs::{
     Acls, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber, Refusal, SetAttributes,
-    SetTime, SetXattrMode, Time, Volume, path,
+    SetTime, SetXattrMode, Volume, path,
 };
 
 use pext4_ondisk::acl;
@@ -242,7 +242,7 @@ impl<'s> TreeWriter<'s> {
         }
         // With a fixed time no file is newer than that, and access times are not copied.
         if let Some(fixed) = self.session.fixed_time() {
-            metadata.modified = earlier(metadata.modified, fixed);
+            metadata.modified = metadata.modified.min(fixed);
             metadata.accessed = metadata.modified;
         }
         metadata
@@ -442,11 +442,6 @@ pub(crate) fn check_target(volume: &Volume, target: &[u8], path: &[u8]) -> Resul
         block - 1
     );
     refuse(path, problem)
-}
-
-fn earlier(one: Time, two: Time) -> Time {
-    let key = |time: &Time| (time.seconds, time.nanoseconds);
-    if key(&one) <= key(&two) { one } else { two }
 }
 
 /// Writes the content of one file, in order.

@@ -36,7 +36,7 @@ use pext4_ondisk::directory::Format;
 use pext4_ondisk::dirhash::{Hasher, Signedness};
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
-use pext4_ondisk::inode::EXTRA_SIZE;
+use pext4_ondisk::inode::{BASE_SIZE, EXTRA_SIZE};
 use pext4_ondisk::superblock::{State, Superblock};
 use pext4_sync::Mutex;
 use pext4_sync::atomic::AtomicU32;
@@ -511,7 +511,7 @@ fn overhead_blocks(store: &Store, journal: &[Range<u64>]) -> u64 {
 /// The size of the extra part of new inodes, in bytes: what the image asks for, but at least 32; if
 /// that does not fit the inode size, all the room there is.
 fn new_inode_extra_size(store: &Store) -> u16 {
-    let room = store.geometry.inode_size.saturating_sub(128);
+    let room = store.geometry.inode_size.saturating_sub(BASE_SIZE as u16);
     let wanted =
         store.superblock(|superblock| superblock.want_extra_isize.max(superblock.min_extra_isize));
     let wanted = if wanted.is_multiple_of(4) {

@@ -8,10 +8,9 @@ pub use pext4_ondisk::quota::{Limits as QuotaLimits, OwnerKind};
 pub use pext4_ondisk::time::Time;
 pub use pext4_ondisk::{InodeNumber, LogicalBlock};
 
-use crate::error::Result;
+use pext4_ondisk::directory::PERMISSIONS;
 
-/// The bits of a mode that are not the type.
-const PERMISSIONS: u16 = 0o7777;
+use crate::error::Result;
 
 /// A device number of a character or block special file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -41,7 +41,7 @@ pub enum MountError {
     /// The device file does not exist.
     #[error(
         "/dev/fuse is missing; load the kernel module `fuse`, or give the container the device \
-         (--device /dev/fuse)"
+         and the right to mount (--device /dev/fuse --cap-add SYS_ADMIN)"
     )]
     NoDevice,
     /// The device file cannot be opened.

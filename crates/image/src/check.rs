@@ -373,7 +373,8 @@ fn open(device: Arc<dyn Device>, findings: &Findings) -> Result<Option<(Volume, 
         return Ok(None);
     }
     let mut volume = Volume::new(device, opened.superblock, opened.geometry);
-    if volume.geometry.features.has_incompat(Incompat::RECOVER) {
+    let needs_replay = volume.geometry.features.has_incompat(Incompat::RECOVER);
+    if needs_replay {
         // Errors before the replay may be gone after it, so these findings are dropped.
         let groups = descriptors::read(&volume, &Findings::new());
         match journal::check(&volume, &groups, findings) {
@@ -387,13 +388,12 @@ fn open(device: Arc<dyn Device>, findings: &Findings) -> Result<Option<(Volume, 
             }
             AfterJournal::Unknown => return Ok(None),
         }
-        let groups = descriptors::read(&volume, findings);
-        superblock::check_fields(&volume.superblock, findings);
-        return Ok(Some((volume, groups)));
     }
     let groups = descriptors::read(&volume, findings);
     superblock::check_fields(&volume.superblock, findings);
-    journal::check(&volume, &groups, findings);
+    if !needs_replay {
+        journal::check(&volume, &groups, findings);
+    }
     Ok(Some((volume, groups)))
 }
 

@@ -10,7 +10,7 @@ use pext4_block::Device;
 use pext4_fs::{FileType, InodeNumber, MappedRange, MountOptions, Volume};
 use pext4_ondisk::bitmap;
 use pext4_ondisk::geometry::Geometry;
-use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
+use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, GroupNumber};
 
@@ -211,7 +211,7 @@ fn used_clusters(
     descriptor: &GroupDescriptor,
     metadata: &[u32],
 ) -> Result<Vec<u8>> {
-    if !descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
+    if !descriptor.flags.has_no_block_bitmap(geometry.checksums) {
         return block_at(device, geometry, descriptor.block_bitmap);
     }
     let mut used = vec![0; geometry.block_size as usize];
@@ -276,9 +276,12 @@ mod tests {
     use pext4_block::{Device, RamDevice};
     use pext4_fs::{AllocateMode, CreateAttributes, InodeNumber, MountOptions, Volume};
     use pext4_image::mkfs;
+    use pext4_ondisk::GroupNumber;
+    use pext4_ondisk::geometry::Geometry;
+    use pext4_ondisk::group_descriptor::GroupFlags;
     use pext4_ondisk::superblock::{self, Superblock};
 
-    use super::{free_runs, of_image, parse_extents};
+    use super::{descriptor, free_runs, of_image, parse_extents};
     use crate::sides::tool;
 
     #[test]
@@ -366,5 +369,32 @@ mod tests {
         let (found, cluster_size) = free_runs(&device).unwrap();
         assert_eq!(found.clusters * cluster_size, told * 1024);
         assert!(found.runs > 2, "{found:?}");
+    }
+
+    /// A bitmap without the mark's checksum is there, whatever the mark says.
+    #[test]
+    fn a_stale_mark_hides_no_bitmap() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        let mut mke2fs = tool("mke2fs");
+        mke2fs.args(["-q", "-F", "-t", "ext2", "-b", "1024"]);
+        let made = mke2fs.arg(&image).arg("16M").status();
+        assert!(made.expect("mke2fs is installed").success());
+        let device = RamDevice::load(&image).unwrap();
+        let found = free_runs(&device).unwrap();
+        let mut bytes = [0; superblock::SIZE];
+        device.read_at(superblock::OFFSET, &mut bytes).unwrap();
+        let geometry = Geometry::of(&Superblock::decode(&bytes).unwrap()).unwrap();
+        assert!(!geometry.checksums.protects_descriptors());
+        // The root directory is in this group.
+        let group = GroupNumber(0);
+        let mut marked = descriptor(&device, &geometry, group).unwrap();
+        marked.flags |= GroupFlags::BLOCK_UNINIT;
+        let mut slot = vec![0; usize::from(geometry.descriptor_size)];
+        marked.encode(&mut slot, &geometry, group);
+        let (block, offset) = geometry.descriptor_location(group);
+        let at = block.get() * u64::from(geometry.block_size) + u64::from(offset);
+        device.write_at(at, &slot).unwrap();
+        assert_eq!(free_runs(&device).unwrap(), found);
     }
 }

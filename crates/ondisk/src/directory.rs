@@ -24,7 +24,7 @@ pub(crate) use changes::write_dots;
 pub use changes::{
     Inserted, init_empty, init_first_block, insert, insert_at, remove, set_inode_at, write_leaf,
 };
-pub use file_type::FileType;
+pub use file_type::{FileType, KIND_MASK, PERMISSIONS, SET_GROUP_ID, SET_USER_ID};
 pub use fingerprints::Fingerprints;
 pub use records::{Record, Records, entries, find, has_more_records, record_at, records};
 pub use tail::{has_tail, stamp_leaf, verify_leaf};

@@ -10,6 +10,7 @@ use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::bitmap;
 use crate::checksum::{Checksums, crc16, crc32c};
 use crate::corrupt::{Corrupt, wrong_checksum};
 use crate::feature::Incompat;
@@ -25,7 +26,9 @@ const STRUCTURE: &str = "group descriptor";
 const CHECKSUM_AT: usize = 0x1E;
 
 bitflags! {
-    /// Which structures of a group were never written (`bg_flags`).
+    /// Which structures of a group were never written (`bg_flags`). Of the bitmaps they say so only
+    /// where descriptors have checksums: ask [`GroupFlags::has_no_block_bitmap`] and
+    /// [`GroupFlags::has_no_inode_bitmap`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct GroupFlags: u16 {
         /// The inode bitmap was never written; all inodes are free.
@@ -34,6 +37,25 @@ bitflags! {
         const BLOCK_UNINIT = 0x2;
         /// The inode table contains only zeroes and inodes, no old data.
         const INODE_ZEROED = 0x4;
+    }
+}
+
+/// A bitmap may be missing only where its descriptor has a checksum: that is what makes it safe not
+/// to write it (ext4(5), under `uninit_bg`, in whose place `metadata_csum` stands). Without, the
+/// bitmap is there, and a flag is a remnant of features that the image had before, or damage.
+impl GroupFlags {
+    /// Whether the group's block bitmap was never written. Its block has any bytes then, and the
+    /// bitmap follows from where metadata lies.
+    #[must_use]
+    pub fn has_no_block_bitmap(self, checksums: Checksums) -> bool {
+        checksums.protects_descriptors() && self.contains(Self::BLOCK_UNINIT)
+    }
+
+    /// Whether the group's inode bitmap was never written. Its block has any bytes then, and all
+    /// inodes are free.
+    #[must_use]
+    pub fn has_no_inode_bitmap(self, checksums: Checksums) -> bool {
+        checksums.protects_descriptors() && self.contains(Self::INODE_UNINIT)
     }
 }
 
@@ -88,7 +110,8 @@ pub struct GroupDescriptor {
     pub free_inodes: u32,
     /// Number of inodes that are directories.
     pub used_directories: u32,
-    /// Number of inodes at the end of the table that were never used.
+    /// Number of inodes at the end of the table that were never used, as stored; see
+    /// [`GroupDescriptor::never_used_inodes`].
     pub unused_inodes: u32,
     /// Which structures were never written.
     pub flags: GroupFlags,
@@ -299,6 +322,62 @@ impl GroupDescriptor {
         }
         Ok(())
     }
+
+    /// The number of inodes at the end of the table that were never used. The field is valid only
+    /// where descriptors have checksums; in a group without an inode bitmap it is all of them. The
+    /// number is not checked: it may be more than the group has.
+    #[must_use]
+    pub fn never_used_inodes(&self, geometry: &Geometry) -> u32 {
+        if self.flags.has_no_inode_bitmap(geometry.checksums) {
+            geometry.inodes_per_group
+        } else if geometry.checksums.protects_descriptors() {
+            self.unused_inodes
+        } else {
+            0
+        }
+    }
+
+    /// Checks the group's inode bitmap, a block: its checksum, which one that was never written and
+    /// is all zeroes does not have; the number of free inodes; and that no inode is in use at the
+    /// end of the table, which was never used. Which inodes must be in use is for the caller.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt`] in the bitmap's block if the bitmap contradicts the descriptor.
+    pub fn check_inode_bitmap(
+        &self,
+        bits: &[u8],
+        geometry: &Geometry,
+        group: GroupNumber,
+    ) -> Result<(), Corrupt> {
+        let inodes = geometry.inodes_per_group;
+        let corrupt = |problem: String| {
+            let corrupt = Corrupt::new("inode bitmap", problem).in_group(group);
+            Err(corrupt.in_block(self.inode_bitmap))
+        };
+        if let Some(seed) = geometry.checksum_seed()
+            && !self.flags.has_no_inode_bitmap(geometry.checksums)
+        {
+            let computed = bitmap::inode_bitmap_checksum(seed, bits, inodes);
+            let stored = self.inode_bitmap_checksum;
+            if !Self::matches(stored, computed, geometry) {
+                return corrupt(wrong_checksum(stored, computed));
+            }
+        }
+        let (free, said) = (bitmap::count_zeros(bits, 0..inodes), self.free_inodes);
+        if free != said {
+            return corrupt(format!(
+                "has {free} free inodes, the group descriptor says {said}"
+            ));
+        }
+        let boundary = inodes.saturating_sub(self.never_used_inodes(geometry));
+        if let Some(used) = bitmap::next_one(bits, boundary, inodes) {
+            return corrupt(format!(
+                "inode {used} of the group is used, but counted as never used"
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// Checks that a structure of a group lies in the file system, and without `flex_bg` in the group.
@@ -366,6 +445,7 @@ fn split_words(value: u64) -> [U32; 2] {
 #[cfg(test)]
 mod tests {
     use super::{GroupDescriptor, GroupFlags};
+    use crate::bitmap;
     use crate::checksum::Checksums;
     use crate::feature::Incompat;
     use crate::geometry::Geometry;
@@ -462,6 +542,66 @@ mod tests {
                 "{descriptor:?}"
             );
         }
+    }
+
+    #[test]
+    fn bitmaps_are_missing_only_where_a_checksum_protects_the_mark() {
+        let both = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
+        for checksums in [
+            Checksums::DescriptorsOnly { uuid_state: 77 },
+            Checksums::Metadata { seed: 77 },
+        ] {
+            assert!(both.has_no_block_bitmap(checksums));
+            assert!(both.has_no_inode_bitmap(checksums));
+            assert!(!GroupFlags::INODE_UNINIT.has_no_block_bitmap(checksums));
+            assert!(!GroupFlags::BLOCK_UNINIT.has_no_inode_bitmap(checksums));
+        }
+        assert!(!both.has_no_block_bitmap(Checksums::None));
+        assert!(!both.has_no_inode_bitmap(Checksums::None));
+    }
+
+    #[test]
+    fn inode_bitmaps_that_contradict_their_descriptor_are_refused() {
+        let geometry_with = |checksums| geometry(64, checksums);
+        let summed = geometry_with(Checksums::Metadata { seed: 7 });
+        let group = GroupNumber(1);
+        let mut bits = [0; 4096];
+        bitmap::set_range(&mut bits, 0..11);
+        bitmap::set_padding(&mut bits, 8192);
+        let good = GroupDescriptor {
+            free_inodes: 8192 - 11,
+            unused_inodes: 8192 - 11,
+            inode_bitmap_checksum: bitmap::inode_bitmap_checksum(7, &bits, 8192),
+            ..Default::default()
+        };
+        let problem = |descriptor: &GroupDescriptor, bits: &[u8], geometry: &Geometry| {
+            let judged = descriptor.check_inode_bitmap(bits, geometry, group);
+            judged.map_err(|corrupt| corrupt.to_string()).err()
+        };
+        assert_eq!(problem(&good, &bits, &summed), None);
+        let mut bad = vec![good; 3];
+        bad[0].inode_bitmap_checksum ^= 1;
+        bad[1].free_inodes -= 1;
+        bad[2].unused_inodes += 1;
+        let told = ["checksum", "8181 free inodes", "inode 10 of the group"];
+        for (descriptor, told) in bad.iter().zip(told) {
+            let problem = problem(descriptor, &bits, &summed).expect(told);
+            assert!(problem.contains(told), "{problem}");
+        }
+        // Neither the checksum nor the count of never used inodes is valid here.
+        let plain = geometry_with(Checksums::None);
+        assert_eq!(problem(&bad[0], &bits, &plain), None);
+        assert_eq!(problem(&bad[2], &bits, &plain), None);
+
+        let mut unwritten = GroupDescriptor {
+            free_inodes: 8192,
+            flags: GroupFlags::INODE_UNINIT,
+            ..Default::default()
+        };
+        assert_eq!(unwritten.never_used_inodes(&summed), 8192);
+        assert_eq!(problem(&unwritten, &[0; 4096], &summed), None);
+        unwritten.free_inodes -= 1;
+        assert!(problem(&unwritten, &[0; 4096], &summed).is_some());
     }
 
     #[test]

@@ -5,8 +5,8 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// Bytes of a cache line.
-pub(crate) const LINE: usize = 64;
+use crate::memory::LINE;
+
 /// Largest object, in bytes, whose memory is kept. What has locks or atomics is smaller; what is
 /// larger, mostly blocks, would take too much.
 const MOST: usize = 1024;

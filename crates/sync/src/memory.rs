@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// Requests memory for writing, all of its cache lines at once, and waits for none: a hint to the
 /// processor, of no effect but on time. Only for memory that the caller will write and that others

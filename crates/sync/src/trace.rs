@@ -10,11 +10,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::memory::LINE;
 use crate::order::Class;
 use crate::watch::{self, LockUse, Site, TRACE};
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// How a lock was taken.
 #[derive(Clone, Copy, Debug)]

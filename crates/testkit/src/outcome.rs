@@ -6,6 +6,8 @@ use crate::errno::Failure;
 use crate::op::{Name, Op};
 use crate::tree::Tree;
 
+// The model judges the engine, so it does not take these from it.
+
 /// Set-group-id, as a permission bit.
 pub const SET_GROUP_ID: u16 = 0o2000;
 /// The permission bits of a mode.

@@ -46,7 +46,7 @@ impl Record {
             name_hex: names::hexadecimal_unless_text(name),
             file_type: mode::word(attributes.file_type),
             inode: attributes.inode.get(),
-            mode: format!("{:04o}", attributes.mode & 0o7777),
+            mode: format!("{:04o}", attributes.permissions()),
             links: attributes.links,
             uid: attributes.uid,
             gid: attributes.gid,

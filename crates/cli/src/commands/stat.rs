@@ -211,7 +211,7 @@ fn show(to: &mut dyn Write, path: &[u8], found: &Found) -> io::Result<()> {
     let mode_text = mode::show(attributes.file_type, attributes.mode);
     line(
         "Mode",
-        format!("{:04o} {mode_text}", attributes.mode & 0o7777),
+        format!("{:04o} {mode_text}", attributes.permissions()),
     );
     line(
         "Owner",

@@ -1,9 +1,9 @@
-//! The life cycle of a mount: how it begins, who may mount, and every way it ends.
+//! How a mount begins, who may mount, and what survives the death of its server.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::common::{Place, fail, has, is_root, pext4, run, succeed, unmount_by_system};
 use rustix::process::{Signal, kill_process};

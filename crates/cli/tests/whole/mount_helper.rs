@@ -9,7 +9,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{LET_GO, Place, copy_program, fail, has, is_root, run, succeed, unmount_by_system};
+use crate::common::{
+    LET_GO, Place, copy_program, fail, has, is_root, run, succeed, unmount_by_system,
+};
 
 /// A directory with a link to the program under the name of a helper.
 fn link(place: &Place, name: &str) -> PathBuf {

@@ -1,11 +1,10 @@
 //! Every way in which a mount ends: by a command, by a signal, and while it is in use.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Command, Stdio};
 
-use crate::common::{Place, fail, has, is_root, pext4, run, succeed, unmount_by_system};
+use crate::common::{Place, fail, is_root, pext4, succeed, unmount_by_system};
 use rustix::process::{Signal, kill_process};
 
 #[test]

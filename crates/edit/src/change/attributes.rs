@@ -1,6 +1,7 @@
 //! Attributes of existing files: permissions, owners, times, extended attributes.
 
 use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMode};
+use pext4_ondisk::directory::{SET_GROUP_ID, SET_USER_ID};
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{acl, xattr};
 
@@ -16,10 +17,10 @@ use crate::tree_writer::{HeldInode, Overrides};
 /// bit is removed, and the set-group-ID bit if the group may execute the file. `None` if they do
 /// not change.
 fn without_set_id_bits(attributes: &Attributes) -> Option<u16> {
-    let mode = attributes.mode & 0o7777;
+    let mode = attributes.permissions();
     let gone = match mode & 0o010 {
-        0 => 0o4000,
-        _ => 0o6000,
+        0 => SET_USER_ID,
+        _ => SET_USER_ID | SET_GROUP_ID,
     };
     let is_directory = attributes.file_type == FileType::Directory;
     (!is_directory && mode & gone != 0).then_some(mode & !gone)
@@ -38,7 +39,7 @@ impl EditSession {
                 return Ok(());
             }
             let is_directory = attributes.file_type == FileType::Directory;
-            let permissions = mode.apply(attributes.mode & 0o7777, is_directory);
+            let permissions = mode.apply(attributes.permissions(), is_directory);
             let change = SetAttributes {
                 permissions: Some(permissions),
                 ..SetAttributes::default()

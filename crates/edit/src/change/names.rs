@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use pext4_fs::path::MAX_SYMLINKS;
 use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode, SetAttributes};
+use pext4_ondisk::directory::SET_GROUP_ID;
 
 use super::paths::{NAMELESS, ParentAndName};
 use super::{IntoDirectory, Link, MakeDirectory, MakeNode, Remove, Rename, Symlink, last_name};
@@ -23,9 +24,6 @@ enum DanglingLinks {
     /// After so many links.
     Followed(u32),
 }
-
-/// The bit of a directory that new directories in it inherit.
-const SET_GROUP_ID: u16 = 0o2000;
 
 /// The errors of a rename that concern the new path, not the old one.
 const TARGETS: [Refusal; 5] = [

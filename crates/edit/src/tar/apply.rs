@@ -157,6 +157,11 @@ pub(super) struct Unpacker<'s> {
 }
 
 impl<'s> Unpacker<'s> {
+    /// A writer of entries as the archive has them.
+    fn writer(&self) -> TreeWriter<'s> {
+        TreeWriter::new(self.session, Overrides::default())
+    }
+
     fn unpack(&mut self, archive: &mut Archive<'_>, entry: &Entry) -> Result<()> {
         let is_layer = self.layer.is_some();
         let inside = checked::path(entry, is_layer).map_err(|problem| bad(entry, problem))?;
@@ -193,7 +198,7 @@ impl<'s> Unpacker<'s> {
         self.remove_directory(parent, name, path)?;
         // The file may take the place of a link on its own path.
         self.note(path)?;
-        let writer = TreeWriter::new(self.session, Overrides::default());
+        let writer = self.writer();
         let held = match content {
             Content::Kept(Some(held)) => {
                 writer.link(held.inode(), parent, name, path)?;
@@ -344,7 +349,7 @@ impl<'s> Unpacker<'s> {
             xattrs: Vec::new(),
             ..metadata.clone()
         };
-        let writer = TreeWriter::new(self.session, Overrides::default());
+        let writer = self.writer();
         let held = writer.make(&first, parent, name, path)?;
         self.made.insert(held.inode());
         let attributes = self.session.volume().attributes(held.inode());
@@ -352,7 +357,7 @@ impl<'s> Unpacker<'s> {
     }
 
     fn apply_directory_metadata(&mut self) -> Result<()> {
-        let writer = TreeWriter::new(self.session, Overrides::default());
+        let writer = self.writer();
         let directories = std::mem::take(&mut self.directories);
         directories.for_each(self.session.volume(), |inode, metadata, path| {
             self.apply_metadata(&writer, metadata, inode, path)
@@ -368,7 +373,7 @@ impl<'s> Unpacker<'s> {
         let (parent, name) = self.parent(path)?;
         self.remove_directory(parent, name, path)?;
         self.note(path)?;
-        let writer = TreeWriter::new(self.session, Overrides::default());
+        let writer = self.writer();
         writer.link(first.inode(), parent, name, path)
     }
 
@@ -469,7 +474,7 @@ impl<'s> Unpacker<'s> {
             flags: None,
             identity: None,
         };
-        Ok(TreeWriter::new(self.session, Overrides::default()).adjusted(metadata))
+        Ok(self.writer().adjusted(metadata))
     }
 }
 

@@ -1,21 +1,11 @@
 //! Where the entries of an archive go: links on the way, and directories that no entry names.
 
-use crate::common;
 use std::fs;
-use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
-use std::process::{Command, Stdio};
 
-use crate::common::archives::{apply, archive, build, changed, export, fresh, header, record, tree};
-use crate::common::filled;
-use pext4_edit::{Change, EditOptions, EditSession, Reader, change};
-use pext4_fs::{DeviceNumber, FileType};
-use pext4_testkit::Random;
+use crate::common::archives::{apply, archive, changed, fresh, header, tree};
+use pext4_edit::Reader;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
-use pext4_testkit::oracle::format::{Features, Format};
-use pext4_testkit::tree::Tree;
 
 #[test]
 fn links_in_an_archive_stay_inside_the_image() {

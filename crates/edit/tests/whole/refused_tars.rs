@@ -1,21 +1,12 @@
 //! Archives that are hostile, broken or not to be held are refused, and change nothing.
 
-use crate::common;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
-use std::process::{Command, Stdio};
 
-use crate::common::archives::{apply, archive, build, changed, export, fresh, header, record, tree};
-use crate::common::filled;
-use pext4_edit::{Change, EditOptions, EditSession, Reader, change};
-use pext4_fs::{DeviceNumber, FileType};
-use pext4_testkit::Random;
+use crate::common::archives::{apply, archive, build, changed, fresh, header, record};
+use pext4_edit::{EditOptions, EditSession, Reader};
+use pext4_fs::DeviceNumber;
 use pext4_testkit::effort::scratch;
-use pext4_testkit::oracle::check::e2fsck;
-use pext4_testkit::oracle::format::{Features, Format};
-use pext4_testkit::tree::Tree;
 
 #[test]
 fn hostile_archives_change_nothing() {

@@ -2,12 +2,11 @@
 
 use crate::common;
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::archives::{apply, archive, build, changed, export, fresh, header, record, tree};
+use crate::common::archives::{apply, archive, changed, export, fresh, header, tree};
 use crate::common::filled;
 use pext4_edit::{Change, EditOptions, EditSession, Reader, change};
 use pext4_fs::{DeviceNumber, FileType};

@@ -15,7 +15,7 @@ use pext4_jbd2::{Capture, Owed};
 use pext4_ondisk::bitmap;
 use pext4_ondisk::corrupt::wrong_checksum;
 use pext4_ondisk::geometry::Geometry;
-use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
+use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, Tid};
 
 use super::buddy::{Buddy, Span};
@@ -137,47 +137,10 @@ impl Loaded {
     }
 }
 
-/// Reads a group's descriptor as it was last committed.
-///
-/// # Errors
-///
-/// `Corrupt` if its checksum is wrong or its counts exceed the group, `Io`.
-pub fn read_descriptor(store: &Store, group: GroupNumber) -> Result<GroupDescriptor> {
-    let geometry = &store.geometry;
-    let (block, offset) = geometry.descriptor_location(group);
-    let page = store.read_block(block)?.page();
-    let start = offset as usize;
-    let bytes = &page[start..start + usize::from(geometry.descriptor_size)];
-    let descriptor = GroupDescriptor::decode(bytes, geometry, group)
-        .map_err(|corrupt| corrupt.in_block(block))?;
-    descriptor
-        .check(geometry, group)
-        .map_err(|corrupt| corrupt.in_block(block))?;
-    Ok(descriptor)
-}
-
 /// Whether the group's block bitmap was never written.
 pub fn has_no_block_bitmap(store: &Store, descriptor: &GroupDescriptor) -> bool {
-    store.geometry.checksums.protects_descriptors()
-        && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT)
-}
-
-/// Whether the group's inode bitmap was never written.
-pub fn has_no_inode_bitmap(store: &Store, descriptor: &GroupDescriptor) -> bool {
-    store.geometry.checksums.protects_descriptors()
-        && descriptor.flags.contains(GroupFlags::INODE_UNINIT)
-}
-
-/// The number of inodes at the end of the table that were never used; the field is valid only where
-/// descriptors have checksums.
-pub fn unused_inodes(store: &Store, descriptor: &GroupDescriptor) -> u32 {
-    if has_no_inode_bitmap(store, descriptor) {
-        store.geometry.inodes_per_group
-    } else if store.geometry.checksums.protects_descriptors() {
-        descriptor.unused_inodes
-    } else {
-        0
-    }
+    let checksums = store.geometry.checksums;
+    descriptor.flags.has_no_block_bitmap(checksums)
 }
 
 impl BlockSide {
@@ -312,45 +275,16 @@ pub fn read_inode_bitmap(
     descriptor: &GroupDescriptor,
 ) -> Result<InodeBits> {
     let bits = store.geometry.inodes_per_group;
-    if has_no_inode_bitmap(store, descriptor) {
+    if descriptor
+        .flags
+        .has_no_inode_bitmap(store.geometry.checksums)
+    {
         let bytes = vec![0; store.block_size() as usize];
         return Ok(InodeBits::new(store, descriptor, &bytes, bits));
     }
     let page = store.read_block(descriptor.inode_bitmap)?.page();
-    judge_inode_bitmap(store, descriptor, &page)
-        .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.inode_bitmap))?;
+    descriptor.check_inode_bitmap(&page, &store.geometry, group)?;
     Ok(InodeBits::new(store, descriptor, &page, bits))
-}
-
-fn judge_inode_bitmap(
-    store: &Store,
-    descriptor: &GroupDescriptor,
-    page: &[u8],
-) -> std::result::Result<(), Corrupt> {
-    let geometry = &store.geometry;
-    let bits = geometry.inodes_per_group;
-    let corrupt = |problem: String| Err(Corrupt::new("inode bitmap", problem));
-    if let Some(seed) = geometry.checksum_seed() {
-        let computed = bitmap::inode_bitmap_checksum(seed, page, bits);
-        let stored = descriptor.inode_bitmap_checksum;
-        if !GroupDescriptor::matches(stored, computed, geometry) {
-            return corrupt(wrong_checksum(stored, computed));
-        }
-    }
-    let free = bitmap::count_zeros(page, 0..bits);
-    if free != descriptor.free_inodes {
-        let said = descriptor.free_inodes;
-        return corrupt(format!(
-            "has {free} free inodes, the group descriptor says {said}"
-        ));
-    }
-    let boundary = bits.saturating_sub(unused_inodes(store, descriptor));
-    if let Some(used) = bitmap::next_one(page, boundary, bits) {
-        return corrupt(format!(
-            "inode {used} of the group is used, but counted as never used"
-        ));
-    }
-    Ok(())
 }
 
 /// The block after the end of the inode table that starts at `table`.

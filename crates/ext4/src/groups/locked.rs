@@ -44,6 +44,15 @@ impl Groups {
     pub(crate) fn lock(&self, number: GroupNumber) -> LockedGroup<'_> {
         let info = self.info(number);
         let state = info.written.state.lock_keyed(u64::from(number.get()));
+        self.locked(number, info, state)
+    }
+
+    fn locked<'a>(
+        &'a self,
+        number: GroupNumber,
+        info: &'a GroupInfo,
+        state: MutexGuard<'a, Option<Box<Loaded>>>,
+    ) -> LockedGroup<'a> {
         LockedGroup {
             groups: self,
             number,
@@ -78,14 +87,7 @@ impl Groups {
     pub(crate) fn try_lock(&self, number: GroupNumber) -> Option<LockedGroup<'_>> {
         let info = self.info(number);
         let state = info.written.state.try_lock_keyed(u64::from(number.get()))?;
-        Some(LockedGroup {
-            groups: self,
-            number,
-            info,
-            state,
-            has_moved: false,
-            unsettled: Unsettled::default(),
-        })
+        Some(self.locked(number, info, state))
     }
 }
 
@@ -193,7 +195,7 @@ impl LockedGroup<'_> {
 
     fn load_descriptor(&mut self) -> Option<&mut Loaded> {
         if self.state.is_none() {
-            match loaded::read_descriptor(&self.groups.store, self.number) {
+            match super::open::read_descriptor(&self.groups.store, self.number) {
                 Ok(descriptor) => {
                     *self.state = Some(Box::new(Loaded::new(descriptor)));
                     self.groups.residency.loaded();

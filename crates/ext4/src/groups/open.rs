@@ -1,4 +1,4 @@
-//! Reading the group descriptors at mount, in one pass.
+//! Reading the group descriptors: at mount all of them, in one pass, and one when it is needed.
 //!
 //! A writable mount fails if one descriptor is corrupt, since allocation relies on its counts. A
 //! read-only mount, which may be the last resort for a damaged image, needs of a descriptor only
@@ -23,7 +23,7 @@ use super::global_lists::GlobalLists;
 use super::hints::Hints;
 use super::index::GroupIndex;
 use super::info::GroupInfo;
-use super::loaded::{inode_table_end, unused_inodes};
+use super::loaded::inode_table_end;
 use super::metadata::MetadataMap;
 use super::stream_goals::StreamGoals;
 use super::waiting::Waiting;
@@ -110,13 +110,31 @@ struct Table {
     doubtful: Vec<Corrupt>,
 }
 
+/// Reads a group's descriptor as it was last committed. It is judged as at mount, so that a group
+/// that was accepted then is not refused later. For a read-only mount, which loads no bitmap, its
+/// counts are zero if they are in doubt.
+///
+/// # Errors
+///
+/// `Corrupt`, naming the group and the block, if it cannot be used; `Io`.
+pub fn read_descriptor(store: &Store, group: GroupNumber) -> Result<GroupDescriptor> {
+    let geometry = &store.geometry;
+    let (block, offset) = geometry.descriptor_location(group);
+    let page = store.read_block(block)?.page();
+    let start = offset as usize;
+    let bytes = &page[start..start + usize::from(geometry.descriptor_size)];
+    let (descriptor, _) =
+        decode_descriptor(store, group, bytes).map_err(|corrupt| corrupt.in_block(block))?;
+    Ok(descriptor)
+}
+
 /// Decodes a descriptor and checks its numbers. For a read-only mount a wrong checksum or count is
 /// no error, and is returned beside the descriptor, whose counts are zero then.
 ///
 /// # Errors
 ///
 /// [`Corrupt`], naming the group.
-pub fn decode_descriptor(
+fn decode_descriptor(
     store: &Store,
     group: GroupNumber,
     bytes: &[u8],
@@ -267,7 +285,7 @@ impl Table {
         // Who only reads looks at every inode that has a name, as Linux does.
         let unused = match store.options.read_only {
             true => 0,
-            false => unused_inodes(store, descriptor),
+            false => descriptor.never_used_inodes(&store.geometry),
         };
         if unused > descriptor.free_inodes {
             let free = descriptor.free_inodes;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::time::Time;
-use pext4_ondisk::{LogicalBlock, Tid, extent};
+use pext4_ondisk::{Corrupt, LogicalBlock, Tid, extent};
 
 use crate::error::{Refusal, Result};
 use crate::inode::extents::{BlockState, Extent, Hole, Mapping};
@@ -290,7 +290,7 @@ impl Inodes {
         let start = extent
             .start
             .checked_add(into)
-            .ok_or(Refusal::FileTooLarge)?;
+            .ok_or_else(|| Corrupt::new("extent", "ends behind the largest block number"))?;
         let touched = Extent {
             logical: first,
             start,

@@ -9,9 +9,10 @@ use pext4_ondisk::{BlockNumber, LogicalBlock, extent};
 
 use crate::error::{Refusal, Result};
 use crate::inode::clusters::Place;
+use crate::inode::data::logical;
 use crate::inode::extents::{Extent, Hole, Mapping};
 use crate::inode::inodes::Inodes;
-use crate::inode::mapping::New;
+use crate::inode::mapping::NewRun;
 use crate::inode::{Inode, Map};
 use crate::mballoc::{Purpose, Request, Run};
 
@@ -62,7 +63,7 @@ impl Inodes {
         let Filling {
             blocks, unwritten, ..
         } = filling;
-        let logical = LogicalBlock(u32::try_from(blocks.start).map_err(|_| Refusal::FileTooLarge)?);
+        let logical = logical(blocks.start)?;
         let most = if unwritten {
             extent::MAX_UNWRITTEN_LENGTH
         } else {
@@ -149,7 +150,7 @@ impl Inodes {
             let length = extent.length - spare;
             let mapped = Extent { length, ..extent };
             let end = end.map(|end| end.min(self.extent_end(&mapped)));
-            let new = New {
+            let new = NewRun {
                 extent: mapped,
                 clusters,
                 spare,
@@ -186,9 +187,8 @@ impl Inodes {
         let before = blocks.start - self.cluster_start(blocks.start);
         let room = u64::from(run.length) * self.cluster() - before;
         let length = room.min(blocks.end - blocks.start);
-        let logical = u32::try_from(blocks.start).map_err(|_| Refusal::FileTooLarge)?;
         Ok(Extent {
-            logical: LogicalBlock(logical),
+            logical: logical(blocks.start)?,
             start: BlockNumber(run.start.get() + before),
             length: u32::try_from(length).map_err(|_| Refusal::FileTooLarge)?,
             unwritten,

@@ -17,6 +17,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent};
 
 use super::Root;
 use super::extents::{Extent, Hole, Mapping, NodeStore};
+use super::mapping::Limit;
 use crate::error::{Error, Refusal, Result};
 
 fn index(offset: u64) -> usize {
@@ -225,7 +226,7 @@ pub(crate) fn insert<N: NodeStore>(root: &mut Root, nodes: &mut N, run: Extent) 
     let fan_out = fan_out(nodes);
     let place = Path::to(run.logical, fan_out).ok_or(Refusal::FileTooLarge)?;
     let end = run.start.get() + u64::from(run.length);
-    let Ok(start) = u32::try_from(run.start.get()).map_err(drop) else {
+    let Ok(start) = u32::try_from(run.start.get()) else {
         return Err(Refusal::NoSpace.into());
     };
     if end > u64::from(u32::MAX) {
@@ -381,15 +382,6 @@ impl Contents {
         }
         Ok(())
     }
-}
-
-/// Limits on the work of one call of [`remove`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit {
-    /// Runs of contiguous blocks, plus pointer blocks.
-    pub entries: u32,
-    /// Blocks of the file.
-    pub blocks: u64,
 }
 
 /// Unmaps a range from its end backwards, as far as the limit allows. Appends the unmapped runs to

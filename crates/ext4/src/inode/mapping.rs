@@ -18,11 +18,11 @@ use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 use super::clusters::{ClusterRuns, Unmapped};
-use super::data::Written;
+use super::data::{Written, logical};
 use super::nodes::{Nodes, Runs};
 use crate::error::{Refusal, Result};
 use crate::inode::extents::{self, BlockState, Extent, Mapping};
-use crate::inode::indirect::{self, Limit};
+use crate::inode::indirect;
 use crate::inode::inodes::Inodes;
 use crate::inode::{Inode, Map, Reach, Root};
 use crate::mballoc::Zone;
@@ -44,7 +44,7 @@ struct Wanted {
 }
 
 /// A run of blocks to be mapped into a hole of a file.
-pub(crate) struct New {
+pub(crate) struct NewRun {
     /// What is mapped.
     pub(crate) extent: Extent,
     /// How many clusters the file has got for it.
@@ -54,6 +54,15 @@ pub(crate) struct New {
     pub(crate) spare: u32,
     /// What was written to the extent.
     pub(crate) written: Option<Written>,
+}
+
+/// Limits on the work of one call that unmaps blocks of a file, of either format.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    /// Runs of contiguous blocks, plus nodes of the map.
+    pub entries: u32,
+    /// Blocks of the file.
+    pub blocks: u64,
 }
 
 /// What a change of a tree has unmapped.
@@ -135,7 +144,7 @@ impl Inodes {
         root: &Root,
         logical: LogicalBlock,
     ) -> Result<Mapping> {
-        let mapping = self.lookup_any(inode, root, logical)?;
+        let mapping = self.lookup_unchecked(inode, root, logical)?;
         if let Mapping::Mapped(extent) = &mapping {
             // Pointers have no order in clusters; Linux makes none there.
             let checked = match Self::uses_extents(inode) {
@@ -147,7 +156,9 @@ impl Inodes {
         Ok(mapping)
     }
 
-    pub(super) fn lookup_any(
+    /// As [`Self::lookup_with_root`], without the check against metadata: for walks of a whole map
+    /// that only compare its blocks with each other and read none of them.
+    pub(super) fn lookup_unchecked(
         &self,
         inode: &Inode,
         root: &Root,
@@ -166,7 +177,7 @@ impl Inodes {
         mapping.map_err(|error| error.in_inode(inode.number()))
     }
 
-    /// Where [`Self::lookup_any`] of a block is `Corrupt`: the end of the blocks for which it is
+    /// Where [`Self::lookup_unchecked`] of a block is `Corrupt`: the end of the blocks for which it is
     /// that for the same reason.
     pub(super) fn end_of_damage(&self, inode: &Inode, root: &Root, logical: LogicalBlock) -> u64 {
         let nodes = Nodes::reading(self, inode);
@@ -275,7 +286,7 @@ impl Inodes {
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
         _map: &mut Map,
-        new: New,
+        new: NewRun,
     ) -> Result<()> {
         let extent = new.extent;
         let spare = extent.start.get() + u64::from(extent.length);
@@ -335,7 +346,7 @@ impl Inodes {
     /// The blocks that a hole in the middle of an extent will free; none if the range is no such
     /// hole, or not of a regular file.
     fn blocks_of_hole(&self, inode: &Inode, range: &Range<u64>) -> Result<Range<u64>> {
-        let first = LogicalBlock(u32::try_from(range.start).map_err(|_| Refusal::FileTooLarge)?);
+        let first = logical(range.start)?;
         // A node takes a whole cluster.
         let is_file = inode.file_type() == FileType::Regular && self.cluster() == 1;
         Ok(match self.lookup(inode, first)? {

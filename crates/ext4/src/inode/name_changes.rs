@@ -111,7 +111,7 @@ impl NameChanges {
 /// but by so little that no clock was set back between them. Then the later time stays.
 fn is_late(time: Time, known: Time) -> bool {
     let by = known.seconds.saturating_sub(time.seconds);
-    (known.seconds, known.nanoseconds) > (time.seconds, time.nanoseconds) && by < MOST_LATE
+    known > time && by < MOST_LATE
 }
 
 /// A directory's times of modification and of change after a change of names at `time`. A late one

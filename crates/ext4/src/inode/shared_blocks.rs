@@ -84,22 +84,7 @@ impl Inodes {
         if is_file || self.is_freed_in_one_step(inode)? {
             return Ok(());
         }
-        let root = inode.root();
-        let mut limit = WalkLimit::new(&self.store, inode);
-        let mut runs = Vec::new();
-        let mut block = 0;
-        while block < LOGICAL_END {
-            let logical = LogicalBlock(u32::try_from(block).expect("below a number of 32 bits"));
-            let mapping = self.lookup_any(inode, &root, logical)?;
-            limit.pass(&mapping)?;
-            block = match mapping {
-                Mapping::Hole(hole) => hole.end(),
-                Mapping::Mapped(extent) => {
-                    runs.push(extent);
-                    extent.end()
-                }
-            };
-        }
+        let runs = self.runs_of_map(inode, LOGICAL_END, Err)?;
         if share_blocks(&runs) {
             let corrupt = Corrupt::new("map of a file", "has a block in two places");
             return Err(corrupt.in_inode(inode.number()).into());
@@ -110,26 +95,50 @@ impl Inodes {
     /// Walks the map of the first blocks of a directory, without what is below nodes that are
     /// damaged: no search reads that.
     fn judge_map(&self, directory: &Inode, blocks: u32) -> Result<u8> {
-        let root = directory.root();
-        let mut limit = WalkLimit::new(&self.store, directory);
+        let mut damaged = 0;
+        let runs = self.runs_of_map(directory, u64::from(blocks), |error| {
+            damaged += u32::from(matches!(error, Error::Corrupt(_)));
+            match error {
+                Error::Corrupt(_) if damaged <= MAX_DAMAGED => Ok(()),
+                error => Err(error),
+            }
+        });
+        match runs {
+            Ok(runs) if !share_blocks(&runs) => Ok(map_is::SOUND),
+            Err(Error::Corrupt(_)) if damaged > MAX_DAMAGED => Ok(map_is::BROKEN),
+            Ok(_) | Err(Error::Corrupt(_)) => Ok(map_is::SHARED),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The runs that the map of an inode has for its blocks before `end`, which is at most
+    /// [`LOGICAL_END`]. Of a block that cannot be looked up `judge` gets the error; if it returns
+    /// none, the blocks for which the same is true are left out.
+    ///
+    /// # Errors
+    ///
+    /// Those of `judge`; `Corrupt` if the map leads to more blocks than a sound one does.
+    fn runs_of_map(
+        &self,
+        inode: &Inode,
+        end: u64,
+        mut judge: impl FnMut(Error) -> Result<()>,
+    ) -> Result<Vec<Extent>> {
+        let root = inode.root();
+        let mut limit = WalkLimit::new(&self.store, inode);
         let mut runs = Vec::new();
-        let (mut block, mut damaged) = (0, 0);
-        while block < u64::from(blocks) {
+        let mut block = 0;
+        while block < end {
             let logical = LogicalBlock(u32::try_from(block).expect("below a number of 32 bits"));
-            let mapping = match self.lookup_any(directory, &root, logical) {
-                Err(Error::Corrupt(_)) => {
-                    damaged += 1;
-                    if damaged > MAX_DAMAGED {
-                        return Ok(map_is::BROKEN);
-                    }
-                    block = self.end_of_damage(directory, &root, logical);
+            let mapping = match self.lookup_unchecked(inode, &root, logical) {
+                Ok(mapping) => mapping,
+                Err(error) => {
+                    judge(error)?;
+                    block = self.end_of_damage(inode, &root, logical);
                     continue;
                 }
-                mapping => mapping?,
             };
-            if limit.pass(&mapping).is_err() {
-                return Ok(map_is::SHARED);
-            }
+            limit.pass(&mapping)?;
             block = match mapping {
                 Mapping::Hole(hole) => hole.end(),
                 Mapping::Mapped(extent) => {
@@ -138,9 +147,6 @@ impl Inodes {
                 }
             };
         }
-        Ok(match share_blocks(&runs) {
-            true => map_is::SHARED,
-            false => map_is::SOUND,
-        })
+        Ok(runs)
     }
 }

@@ -8,7 +8,7 @@ use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect};
 
 use crate::error::{Error, Refusal, Result};
-use crate::groups::open::decode_descriptor;
+use crate::groups::open::read_descriptor;
 use crate::inode::extents::{self, Extent, NodeStore};
 use crate::store::Store;
 use crate::types::FileType;
@@ -19,16 +19,7 @@ pub(super) fn raw_slot(store: &Store, inode: InodeNumber) -> Result<Slot> {
     let absent =
         || Corrupt::new("superblock", "names an inode that does not exist").in_inode(inode);
     let (group, index) = geometry.inode_group(inode).ok_or_else(absent)?;
-    let (block, offset) = geometry.descriptor_location(group);
-    let descriptor = {
-        let buffer = store.read_block(block)?;
-        let state = buffer.read();
-        let start = offset as usize;
-        let bytes = &state.page()[start..start + usize::from(geometry.descriptor_size)];
-        let (descriptor, _) = decode_descriptor(store, group, bytes)
-            .map_err(|corrupt| corrupt.in_group(group).in_block(block))?;
-        descriptor
-    };
+    let descriptor = read_descriptor(store, group)?;
     let (block, offset) = geometry
         .inode_slot(descriptor.inode_table, index)
         .ok_or_else(absent)?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
+use pext4_ondisk::directory::PERMISSIONS;
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
 use pext4_ondisk::time::Time;
 
@@ -87,7 +88,7 @@ impl Volume {
             let inode = self.inodes.get(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
             check_content_changes(inode.flags())?;
-            let left = inode.attributes().mode & 0o7777 & !taken;
+            let left = inode.attributes().permissions() & !taken;
             let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
             set_permissions(&mut handle, &inode, Some(left));
             Ok(())
@@ -295,7 +296,7 @@ fn apply(slot: &mut Slot, change: &SetAttributes, now: Time) {
         SetTime::To(time) => time,
     };
     if let Some(permissions) = change.permissions {
-        slot.mode = (slot.mode & !0o7777) | (permissions & 0o7777);
+        slot.mode = (slot.mode & !PERMISSIONS) | (permissions & PERMISSIONS);
     }
     if let Some(uid) = change.uid {
         slot.uid = uid;

@@ -281,8 +281,8 @@ impl Volume {
 
     /// Looks up a name and calls `hold` with its inode. If another thread removes a name from the
     /// leaf meanwhile, which needs the leaf's lock only, this is undone with `release` and
-    /// repeated: as often as names are removed faster than one can be looked up, which is soon
-    /// over, since a leaf has few.
+    /// repeated. A search of one leaf is shorter than a removal from it, so each turn is likely to
+    /// be the last one, whatever others do.
     fn look_up(
         &self,
         directory: &Arc<Inode>,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::acl::{ACCESS, DEFAULT};
+use pext4_ondisk::directory::{PERMISSIONS, SET_GROUP_ID};
 use pext4_ondisk::extent;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::inode::{BLOCK_AREA, Inode as Slot, InodeFlags, inline};
@@ -21,8 +22,6 @@ use crate::types::{Acls, CreateAttributes, DeviceNumber, FileType, InodeNumber, 
 use crate::volume::Volume;
 use crate::xattr;
 
-/// Permission bit of a directory: new inodes in it get its group.
-const SET_GROUP_ID: u16 = 0o2000;
 /// Targets of symbolic links with fewer bytes than this are stored in the inode.
 pub(super) const FAST_SYMLINK_END: usize = BLOCK_AREA;
 
@@ -60,7 +59,7 @@ impl<'a> NewInode<'a> {
 
     /// `inherits_bit`: whether a new directory gets the set-group-id bit of its directory.
     fn permissions(&self, inherits_bit: bool) -> u16 {
-        let own = self.new.permissions & 0o7777;
+        let own = self.new.permissions & PERMISSIONS;
         if inherits_bit && self.kind == FileType::Directory {
             own | SET_GROUP_ID
         } else {

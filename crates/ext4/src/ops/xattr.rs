@@ -117,7 +117,7 @@ impl Volume {
         check_list(inode.file_type(), name, value)?;
         let lock = super::lock_exclusive(&inode)?;
         self.check_changeable(&inode)?;
-        let is_set = permissions.is_none_or(|new| inode.attributes().mode & 0o7777 == new);
+        let is_set = permissions.is_none_or(|new| inode.attributes().permissions() == new);
         if is_set && self.has_value(&inode, name, value, mode) {
             return Ok(());
         }
@@ -208,7 +208,7 @@ impl Volume {
             Err(error) if permissions.is_some() && error.is(Refusal::NoAttribute) => Ok(()),
             removed => removed,
         };
-        let new = permissions.filter(|new| inode.attributes().mode & 0o7777 != *new);
+        let new = permissions.filter(|new| inode.attributes().permissions() != *new);
         let result = result.map(|()| super::attributes::set_permissions(&mut handle, &inode, new));
         let result = self.stop_if_half_done(&handle, before, result);
         drop((handle, lock));

@@ -1,4 +1,4 @@
-//! Rng operations on the names of a casefolded directory and of a plain one beside it, compared
+//! Random operations on the names of a casefolded directory and of a plain one beside it, compared
 //! with a map. The model knows which names are equal: each is one of a few words, in any case.
 
 use fastrand::Rng;

@@ -32,16 +32,15 @@ fn image(size: &str, arguments: &[&str]) -> Option<Image> {
         .arg(&path)
         .arg(size)
         .status();
-    match made {
-        Ok(status) if status.success() => Some(Image {
-            _folder: folder,
-            path,
-        }),
-        _ => {
-            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
-            None
-        }
-    }
+    let Ok(status) = made else {
+        eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+        return None;
+    };
+    assert!(status.success(), "mke2fs {arguments:?}");
+    Some(Image {
+        _folder: folder,
+        path,
+    })
 }
 
 fn open(path: &Path) -> Volume {

@@ -1,8 +1,8 @@
 //! Fragmented files: deep extent trees on whole images, grown, punched, truncated, and checked by
 //! e2fsck.
 
-use fastrand::Rng;
 use crate::images::Image;
+use fastrand::Rng;
 use pext4_fs::{AllocateMode, InodeNumber, MappedRange, SetAttributes, Volume};
 
 const KINDS: [&[&str]; 2] = [

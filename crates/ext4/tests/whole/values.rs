@@ -1,7 +1,7 @@
 //! Attributes whose values have inodes of their own (`ea_inode`).
 
-use fastrand::Rng;
 use crate::images::Image;
+use fastrand::Rng;
 use pext4_fs::{CreateAttributes, Error, InodeNumber, Refusal, SetXattrMode, Volume};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -228,7 +228,7 @@ fn links_have_small_values_only() {
     checked(volume, &image);
 }
 
-/// Rng changes of a few names and values on many files, compared with a model.
+/// Random changes of a few names and values on many files, compared with a model.
 #[test]
 fn random_changes() {
     for (seed, features) in [

@@ -67,10 +67,9 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: one comes from a box that `new` has leaked, the other was allocated as a box of
-        // so many bytes would be, and nothing else frees them. Neither
-        // the kernel nor a slot uses them any more: the ring's thread does not end while the kernel
-        // has an entry (it ends the process instead), and it and every slot hold the `Shared` that
-        // this is a part of.
+        // so many bytes would be, and nothing else frees them. Neither the kernel nor a slot uses
+        // them any more: the ring's thread does not end while the kernel has an entry (it ends the
+        // process instead), and it and every slot hold the `Shared` that this is a part of.
         unsafe {
             drop(Box::from_raw(self.head.as_ptr()));
             drop(Box::from_raw(self.payload.as_ptr()));

@@ -2,14 +2,14 @@
 
 use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, SetXattrMode, Time};
 use pext4_ondisk::acl;
+use pext4_ondisk::directory::{PERMISSIONS, SET_GROUP_ID, SET_USER_ID};
+use rustix::fs::OFlags;
 
 use super::data::is_append_only;
 use super::ioctl::{is_immutable, is_protected};
 use super::{Answer, Caller, Capability, Dispatch, Errno};
 
-const SET_USER_ID: u16 = 0o4000;
-const SET_GROUP_ID: u16 = 0o2000;
-const GROUP_EXECUTE: u16 = 0o0010;
+pub(super) const GROUP_EXECUTE: u16 = 0o0010;
 
 /// What a request names. The kernel names an open file when it writes back the times that it kept;
 /// for a program it does so only for a new size.
@@ -92,7 +92,7 @@ impl Change {
 /// 6.2, a set-group-id bit without group execution (it once meant mandatory locking) stays if
 /// `may_keep` says so of the caller.
 fn without_set_id(attributes: &Attributes, may_keep: impl FnOnce() -> bool) -> Option<u16> {
-    let permissions = attributes.mode & 0o7777;
+    let permissions = attributes.permissions();
     if attributes.file_type == FileType::Directory {
         return None;
     }
@@ -169,13 +169,12 @@ impl Dispatch {
     /// one for more than appending; `ENOKEY` for opening an encrypted one for writing; the
     /// volume's.
     pub fn check_open(&self, node: u64, flags: i32) -> Answer<()> {
-        const ACCESS: i32 = 0o3;
-        const APPEND: i32 = 0o2000;
-        if flags & ACCESS == 0 {
+        let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        if !flags.intersects(OFlags::RWMODE) {
             return Ok(());
         }
         let attributes = self.attributes(node)?;
-        if is_append_only(&attributes) && flags & APPEND == 0 {
+        if is_append_only(&attributes) && !flags.contains(OFlags::APPEND) {
             return Err(Errno::NOT_PERMITTED);
         }
         self.answer(attributes.check_content_changes())
@@ -260,7 +259,7 @@ impl Dispatch {
         let attributes = self.answer(self.volume.attributes(inode))?;
         let permissions = without_set_id(&attributes, || caller.may_keep_group_id(&attributes));
         if let Some(left) = permissions {
-            let taken = attributes.mode & 0o7777 & !left;
+            let taken = attributes.permissions() & !left;
             self.answer(self.volume.take_permissions(inode, taken))?;
         }
         Ok(permissions.is_some())
@@ -286,7 +285,7 @@ impl Dispatch {
         let Some(mode) = change.mode else {
             return Ok(None);
         };
-        let mode = u16::try_from(mode & 0o7777).expect("twelve bits");
+        let mode = u16::try_from(mode & u32::from(PERMISSIONS)).expect("twelve bits");
         let Some(list) = self.acl(inode, acl::ACCESS)? else {
             return Ok(Some(mode));
         };

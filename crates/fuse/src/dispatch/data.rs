@@ -4,13 +4,10 @@ use std::ops::Range;
 
 use pext4_fs::{AllocateMode, Attributes, Error, InodeNumber};
 use pext4_ondisk::inode::InodeFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 
 use super::{Answer, Dispatch, Errno, kernel_release};
 use crate::node::inode_of;
-
-const KEEP_SIZE: u32 = 0x01;
-const PUNCH_HOLE: u32 = 0x02;
-const ZERO_RANGE: u32 = 0x10;
 
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
@@ -42,10 +39,8 @@ impl Whence {
 /// Whether a read changes the access time. It does not if the file was opened with `O_NOATIME`, or
 /// if the kernel reads the bytes around those that it writes (`O_WRONLY`).
 fn is_access(flags: i32) -> bool {
-    const ACCESS_MODE: i32 = 0o3;
-    const WRITE_ONLY: i32 = 0o1;
-    const NO_ACCESS_TIME: i32 = 0o1_000_000;
-    flags & ACCESS_MODE != WRITE_ONLY && flags & NO_ACCESS_TIME == 0
+    let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+    flags & OFlags::RWMODE != OFlags::WRONLY && !flags.contains(OFlags::NOATIME)
 }
 
 pub(super) fn is_append_only(attributes: &Attributes) -> bool {
@@ -54,7 +49,9 @@ pub(super) fn is_append_only(attributes: &Attributes) -> bool {
 
 /// The mode that the flags of `fallocate` stand for.
 fn allocate_mode(flags: u32) -> Answer<AllocateMode> {
-    const KEEP_AND_PUNCH: u32 = KEEP_SIZE | PUNCH_HOLE;
+    const KEEP_SIZE: u32 = FallocateFlags::KEEP_SIZE.bits();
+    const ZERO_RANGE: u32 = FallocateFlags::ZERO_RANGE.bits();
+    const KEEP_AND_PUNCH: u32 = KEEP_SIZE | FallocateFlags::PUNCH_HOLE.bits();
     const KEEP_AND_ZERO: u32 = KEEP_SIZE | ZERO_RANGE;
     match flags {
         0 => Ok(AllocateMode::Extend),

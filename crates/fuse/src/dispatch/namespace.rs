@@ -5,29 +5,24 @@ use pext4_fs::{
     SetXattrMode, Whiteout,
 };
 use pext4_ondisk::acl::{self, Acl};
+use pext4_ondisk::directory::{KIND_MASK, PERMISSIONS, SET_GROUP_ID};
 use pext4_ondisk::inode::InodeFlags;
+use rustix::fs::RenameFlags;
 
+use super::attributes::GROUP_EXECUTE;
 use super::{Answer, Caller, Dispatch, Errno, Found};
 use crate::node::inode_of;
 
-const TYPE_MASK: u32 = 0o170_000;
-const REGULAR: u32 = 0o100_000;
-const CHARACTER_DEVICE: u32 = 0o020_000;
-const BLOCK_DEVICE: u32 = 0o060_000;
-const FIFO: u32 = 0o010_000;
-const SOCKET: u32 = 0o140_000;
-
-const SET_GROUP_ID: u16 = 0o2000;
 /// A program that acts with the file's group.
-const SET_GROUP_ID_PROGRAM: u32 = 0o2010;
+const SET_GROUP_ID_PROGRAM: u32 = (SET_GROUP_ID | GROUP_EXECUTE) as u32;
 
 /// Flags of a directory whose changes must be durable before they are answered: `S` and `D` of
 /// `chattr`.
 const SYNCHRONOUS: u32 = InodeFlags::SYNC.union(InodeFlags::DIRSYNC).bits();
 
-const RENAME_NO_REPLACE: u32 = 1;
-const RENAME_EXCHANGE: u32 = 2;
-const RENAME_WHITEOUT: u32 = 4;
+const RENAME_NO_REPLACE: u32 = RenameFlags::NOREPLACE.bits();
+const RENAME_EXCHANGE: u32 = RenameFlags::EXCHANGE.bits();
+const RENAME_WHITEOUT: u32 = RenameFlags::WHITEOUT.bits();
 
 /// The mode that a caller asks for, and its umask, which applies unless the directory has a default
 /// list.
@@ -84,14 +79,15 @@ impl Dispatch {
         mode: NewMode,
         device: DeviceNumber,
     ) -> Answer<Found> {
-        let none = DeviceNumber::default();
-        let (kind, device) = match mode.mode & TYPE_MASK {
-            0 | REGULAR => (FileType::Regular, none),
-            CHARACTER_DEVICE => (FileType::CharacterDevice, device),
-            BLOCK_DEVICE => (FileType::BlockDevice, device),
-            FIFO => (FileType::Fifo, none),
-            SOCKET => (FileType::Socket, none),
-            _ => return Err(Errno::INVALID),
+        // Without a type it is a regular file, as for `mknod(2)`.
+        let kind = match u16::try_from(mode.mode & u32::from(KIND_MASK)).expect("sixteen bits") {
+            0 => FileType::Regular,
+            bits => FileType::from_mode(bits).ok_or(Errno::INVALID)?,
+        };
+        let device = match kind {
+            FileType::CharacterDevice | FileType::BlockDevice => device,
+            FileType::Regular | FileType::Fifo | FileType::Socket => DeviceNumber::default(),
+            FileType::Directory | FileType::Symlink => return Err(Errno::INVALID),
         };
         let parent = Self::inode(parent)?;
         let new_node = self.new_node(caller, parent, mode, false)?;
@@ -356,7 +352,7 @@ impl Dispatch {
             true => mode,
             false => self.without_foreign_group_id(caller, parent, mode)?,
         };
-        let bits = |mode: u32| u16::try_from(mode & 0o7777).expect("twelve bits");
+        let bits = |mode: u32| u16::try_from(mode & u32::from(PERMISSIONS)).expect("twelve bits");
         let default = self.acl(parent, acl::DEFAULT)?;
         let (permissions, access) = match &default {
             Some(default) => {

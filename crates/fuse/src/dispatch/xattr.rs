@@ -190,7 +190,7 @@ impl Dispatch {
     ) -> Answer<()> {
         if name == acl::ACCESS {
             let attributes = self.answer(self.volume.attributes(inode))?;
-            let old = attributes.mode & 0o7777;
+            let old = attributes.permissions();
             let kept = if caller.may_keep_group_id(&attributes) {
                 0o7000
             } else {

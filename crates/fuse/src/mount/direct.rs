@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use pext4_fs::AccessTimes;
+use pext4_ondisk::directory::KIND_MASK;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
@@ -26,7 +27,7 @@ pub(super) fn attach(
     let device = open_device()?;
     let at = |error| MountError::Directory(directory.to_owned(), error);
     let held = held(directory)?;
-    let kind = held.metadata().map_err(at)?.mode() & 0o170_000;
+    let kind = held.metadata().map_err(at)?.mode() & u32::from(KIND_MASK);
     let target = by_descriptor(&held);
     let mut data = format!(
         "fd={},rootmode={kind:o},user_id={},group_id={}",

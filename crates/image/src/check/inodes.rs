@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use pext4_ondisk::bitmap;
 use pext4_ondisk::casefold::Naming;
+use pext4_ondisk::directory::FileType;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 use pext4_sync::atomic::{AtomicU32, Ordering};
 
@@ -62,7 +63,7 @@ impl InodeState {
     }
 
     pub(super) fn is_directory(self) -> bool {
-        self.kind() == 2
+        self.kind() == FileType::Directory.to_entry()
     }
 
     pub(super) fn holds_value(self) -> bool {

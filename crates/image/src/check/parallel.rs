@@ -6,9 +6,7 @@ use pext4_sync::atomic::{AtomicU32, Ordering};
 use pext4_sync::thread;
 
 use super::{Pass, Step};
-
-/// The most threads of a pass: more only cost memory.
-const MAX_THREADS: usize = 1024;
+use crate::MAX_THREADS;
 
 /// How a pass runs: the number of threads, cancellation and progress.
 pub(super) struct Workers<'a> {

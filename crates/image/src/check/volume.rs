@@ -178,7 +178,7 @@ impl Volume {
         if !self.geometry.checksums.protects_descriptors() {
             return all;
         }
-        if group.flags.contains(GroupFlags::INODE_UNINIT) {
+        if self.is_inode_uninit(group) {
             return 0;
         }
         all.saturating_sub(group.unused_inodes)
@@ -186,14 +186,12 @@ impl Volume {
 
     /// Whether a group's block bitmap was never written.
     pub(super) fn is_block_uninit(&self, group: &Group) -> bool {
-        self.geometry.checksums.protects_descriptors()
-            && group.flags.contains(GroupFlags::BLOCK_UNINIT)
+        group.flags.has_no_block_bitmap(self.geometry.checksums)
     }
 
     /// Whether a group's inode bitmap was never written.
     pub(super) fn is_inode_uninit(&self, group: &Group) -> bool {
-        self.geometry.checksums.protects_descriptors()
-            && group.flags.contains(GroupFlags::INODE_UNINIT)
+        group.flags.has_no_inode_bitmap(self.geometry.checksums)
     }
 }
 

@@ -7,7 +7,6 @@
 use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::Compat;
-use pext4_ondisk::group_descriptor::GroupFlags;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::{GroupNumber, InodeNumber, bitmap, extent};
 
@@ -63,7 +62,7 @@ fn allocate(
                 descriptor.used_directories += 1;
             }
             // As a mount does: a group with inodes has both bitmaps.
-            if descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            if descriptor.flags.has_no_block_bitmap(geometry.checksums) {
                 image.block_bitmap(group)?.is_changed = true;
             }
             return Ok(geometry.inode_at(group, index).expect("inside the group"));

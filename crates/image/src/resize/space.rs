@@ -49,22 +49,19 @@ impl Image<'_> {
     fn load_block_bitmap(&self, group: GroupNumber) -> Result<Vec<u8>> {
         let geometry = &self.geometry;
         let descriptor = self.descriptor(group)?;
-        if descriptor.flags.contains(GroupFlags::BLOCK_UNINIT)
-            && geometry.checksums.protects_descriptors()
-        {
+        if descriptor.flags.has_no_block_bitmap(geometry.checksums) {
             let bits = self.unwritten_block_bitmap(group, descriptor);
             return self.checked_block_bitmap(group, descriptor, bits);
         }
         let bits = self.read_unchanged(descriptor.block_bitmap)?;
         if let Some(seed) = geometry.checksum_seed() {
             let computed = bitmap::block_bitmap_checksum(seed, &bits, geometry.clusters_per_group);
-            verify_checksum(
-                "block bitmap",
-                descriptor.block_bitmap_checksum,
-                computed,
-                geometry,
-            )
-            .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.block_bitmap))?;
+            let stored = descriptor.block_bitmap_checksum;
+            if !GroupDescriptor::matches(stored, computed, geometry) {
+                let corrupt = Corrupt::new("block bitmap", wrong_checksum(stored, computed));
+                let corrupt = corrupt.in_group(group).in_block(descriptor.block_bitmap);
+                return Err(corrupt.into());
+            }
         }
         self.checked_block_bitmap(group, descriptor, bits)
     }
@@ -242,68 +239,19 @@ impl Image<'_> {
             .expect("it is there now"))
     }
 
+    /// Reads an inode bitmap; refuses one that contradicts its descriptor, or has a reserved inode
+    /// free.
     fn load_inode_bitmap(&self, group: GroupNumber) -> Result<Vec<u8>> {
         let geometry = &self.geometry;
         let descriptor = self.descriptor(group)?;
-        if descriptor.flags.contains(GroupFlags::INODE_UNINIT)
-            && geometry.checksums.protects_descriptors()
-        {
-            return self.checked_inode_bitmap(group, descriptor, fresh_inode_bitmap(geometry));
-        }
-        let bits = self.read_unchanged(descriptor.inode_bitmap)?;
-        if let Some(seed) = geometry.checksum_seed() {
-            let computed = bitmap::inode_bitmap_checksum(seed, &bits, geometry.inodes_per_group);
-            verify_checksum(
-                "inode bitmap",
-                descriptor.inode_bitmap_checksum,
-                computed,
-                geometry,
-            )
-            .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.inode_bitmap))?;
-        }
-        self.checked_inode_bitmap(group, descriptor, bits)
-    }
-
-    /// Refuses an inode bitmap that contradicts its descriptor, or has a reserved inode free.
-    fn checked_inode_bitmap(
-        &self,
-        group: GroupNumber,
-        descriptor: &GroupDescriptor,
-        bits: Vec<u8>,
-    ) -> Result<Vec<u8>> {
-        let geometry = &self.geometry;
-        let inodes = geometry.inodes_per_group;
-        let refuse = |problem: String| {
-            let corrupt = Corrupt::new("inode bitmap", format!("{problem}; {ADVICE}"));
-            let corrupt = corrupt.in_group(group).in_block(descriptor.inode_bitmap);
-            Err(Error::from(corrupt))
+        let bits = match descriptor.flags.has_no_inode_bitmap(geometry.checksums) {
+            true => fresh_inode_bitmap(geometry),
+            false => self.read_unchanged(descriptor.inode_bitmap)?,
         };
-        let (free, said) = (
-            bitmap::count_zeros(&bits, 0..inodes),
-            descriptor.free_inodes,
-        );
-        if free != said {
-            return refuse(format!(
-                "has {free} free inodes, the group descriptor says {said}"
-            ));
-        }
-        let first = geometry.first_inode.get().saturating_sub(1).min(inodes);
-        if group.get() == 0
-            && let Some(free) = bitmap::next_zero(&bits, 0, first)
-        {
-            let number = free + 1;
-            return refuse(format!(
-                "says that inode {number} is free, which is reserved for the file system"
-            ));
-        }
-        if geometry.checksums.protects_descriptors() {
-            let boundary = inodes.saturating_sub(descriptor.unused_inodes);
-            if let Some(used) = bitmap::next_one(&bits, boundary, inodes) {
-                return refuse(format!(
-                    "inode {used} of the group is used, but counted as never used"
-                ));
-            }
-        }
+        descriptor
+            .check_inode_bitmap(&bits, geometry, group)
+            .and_then(|()| check_reserved_inodes(&bits, geometry, group))
+            .map_err(|corrupt| corrupt.in_block(descriptor.inode_bitmap).adding(ADVICE))?;
         Ok(bits)
     }
 
@@ -372,17 +320,23 @@ pub(super) fn fresh_inode_bitmap(geometry: &Geometry) -> Vec<u8> {
     bits
 }
 
-fn verify_checksum(
-    what: &'static str,
-    stored: u32,
-    computed: u32,
+/// Refuses an inode bitmap in which an inode is free that is reserved for the file system.
+fn check_reserved_inodes(
+    bits: &[u8],
     geometry: &Geometry,
+    group: GroupNumber,
 ) -> std::result::Result<(), Corrupt> {
-    if GroupDescriptor::matches(stored, computed, geometry) {
-        return Ok(());
+    let first = geometry.first_inode.get().saturating_sub(1);
+    let reserved = first.min(geometry.inodes_per_group);
+    if group.get() == 0
+        && let Some(free) = bitmap::next_zero(bits, 0, reserved)
+    {
+        let number = free + 1;
+        let problem =
+            format!("says that inode {number} is free, which is reserved for the file system");
+        return Err(Corrupt::new("inode bitmap", problem).in_group(group));
     }
-    let problem = wrong_checksum(stored, computed);
-    Err(Corrupt::new(what, problem))
+    Ok(())
 }
 
 fn offset(blocks: u64) -> u32 {

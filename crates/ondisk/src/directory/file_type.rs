@@ -22,7 +22,14 @@ pub enum FileType {
 }
 
 /// The bits of a mode that contain the kind (`S_IFMT`).
-const KIND_MASK: u16 = 0o170_000;
+pub const KIND_MASK: u16 = 0o170_000;
+/// The bits of a mode that are not the kind: permissions, set-id bits and the sticky bit.
+pub const PERMISSIONS: u16 = 0o7777;
+/// The bit of a program that runs as its file's owner (`S_ISUID`).
+pub const SET_USER_ID: u16 = 0o4000;
+/// The bit of a program that runs with its file's group, and of a directory that gives new files in
+/// it its own group (`S_ISGID`).
+pub const SET_GROUP_ID: u16 = 0o2000;
 
 /// Each kind with its number in directory entries and its bits in modes.
 const KINDS: [(FileType, u8, u16); 7] = [

@@ -188,10 +188,7 @@ pub fn splice(bytes: &mut [u8], slots: Range<usize>, new: &[EntryBytes]) -> Resu
     let mut header = Node::parse(bytes)?.header();
     let old = usize::from(header.entries);
     if slots.start > slots.end || slots.end > old {
-        return Err(Corrupt::new(
-            STRUCTURE,
-            "has fewer entries than a moment ago",
-        ));
+        return Err(lost_entries());
     }
     let count = old - slots.len() + new.len();
     if count > usize::from(header.max) {
@@ -209,19 +206,26 @@ pub fn splice(bytes: &mut [u8], slots: Range<usize>, new: &[EntryBytes]) -> Resu
     Ok(())
 }
 
+#[cold]
+fn lost_entries() -> Corrupt {
+    Corrupt::new(STRUCTURE, "has fewer entries than a moment ago")
+}
+
+/// Where entry `slot` begins, which the node must have.
+fn entry_place(bytes: &[u8], slot: usize) -> Result<usize, Corrupt> {
+    if slot >= Node::parse(bytes)?.len() {
+        return Err(lost_entries());
+    }
+    Ok(HEADER_SIZE + slot * ENTRY_SIZE)
+}
+
 /// Changes the first logical block of entry `slot`, in place.
 ///
 /// # Errors
 ///
 /// If the node is invalid or has no such entry.
 pub fn set_logical(bytes: &mut [u8], slot: usize, logical: LogicalBlock) -> Result<(), Corrupt> {
-    if slot >= Node::parse(bytes)?.len() {
-        return Err(Corrupt::new(
-            STRUCTURE,
-            "has fewer entries than a moment ago",
-        ));
-    }
-    let at = HEADER_SIZE + slot * ENTRY_SIZE;
+    let at = entry_place(bytes, slot)?;
     bytes[at..at + 4].copy_from_slice(&logical.get().to_le_bytes());
     Ok(())
 }
@@ -232,13 +236,7 @@ pub fn set_logical(bytes: &mut [u8], slot: usize, logical: LogicalBlock) -> Resu
 ///
 /// If the node is invalid or has no such entry.
 pub fn set_entry(bytes: &mut [u8], slot: usize, entry: &EntryBytes) -> Result<(), Corrupt> {
-    if slot >= Node::parse(bytes)?.len() {
-        return Err(Corrupt::new(
-            STRUCTURE,
-            "has fewer entries than a moment ago",
-        ));
-    }
-    let at = HEADER_SIZE + slot * ENTRY_SIZE;
+    let at = entry_place(bytes, slot)?;
     bytes[at..at + ENTRY_SIZE].copy_from_slice(entry);
     Ok(())
 }

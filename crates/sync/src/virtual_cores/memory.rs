@@ -62,7 +62,7 @@ mod tests {
     use std::alloc::{GlobalAlloc, Layout};
 
     use super::Lines;
-    use crate::fresh_memory::LINE;
+    use crate::memory::LINE;
 
     #[test]
     #[allow(unsafe_code)]

@@ -10,11 +10,9 @@ use std::ops::Range;
 
 use super::lines::{Label, LineAccess, behind};
 use super::machine::{Machine, Owing};
+use crate::memory::LINE;
 use crate::order::Class;
 use crate::watch::{LockUse, Site};
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 impl Machine {
     /// Touches a line; returns the picoseconds that its transfer took.

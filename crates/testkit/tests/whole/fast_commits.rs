@@ -4,29 +4,27 @@
 mod base;
 mod refusals;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice, RecordDevice};
-use pext4_fs::{CreateAttributes, FileType, MountOptions, SetXattrMode, Volume};
-use pext4_jbd2::LogArea;
-use pext4_jbd2::recovery::{Replay, read_superblock};
-use pext4_ondisk::extent::{self, Extent};
+use pext4_fs::{FileType, MountOptions, Volume};
+use pext4_jbd2::recovery::read_superblock;
+use pext4_ondisk::extent::Extent;
 use pext4_ondisk::feature::Incompat;
-use pext4_ondisk::inode::{Inode, InodeFlags};
-use pext4_ondisk::journal::JournalIncompat;
 use pext4_ondisk::journal::fast_commit::AreaWriter;
 use pext4_ondisk::mmp::{Mmp, Use};
-use pext4_ondisk::superblock::{OFFSET, SIZE, Superblock};
-use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock, Tid};
+use pext4_ondisk::superblock::OFFSET;
 use pext4_testkit::Random;
 use pext4_testkit::campaign::check_device;
 use pext4_testkit::crash::window::{Budget, fates, image, tell, windows};
-use pext4_testkit::effort::{effort, scratch, seeds};
-use pext4_testkit::oracle::debugfs;
+use pext4_testkit::effort::effort;
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::tree::Tree;
 use pext4_testkit::volume::tree_of;
+
+use base::{
+    BLOCK, Base, DIRECTORY, FREE, NEW, REGULAR, ROOT, generation, run, slot, superblock, timeless,
+};
 
 fn names(tree: &Tree) -> Vec<String> {
     let paths = tree.items.keys();
@@ -153,12 +151,6 @@ fn a_replay_keeps_the_claim_of_an_image_with_mmp() {
     assert!(matches!(usage(), Use::Mounted(_)));
     volume.close().expect("the claim was kept");
     assert_eq!(usage(), Use::Clean);
-}
-
-fn superblock(device: &RamDevice) -> Superblock {
-    let mut bytes = [0; SIZE];
-    device.read_at(OFFSET, &mut bytes).expect("memory");
-    Superblock::decode(&bytes).expect("sound")
 }
 
 /// Names of inodes that were gone again, and a file without one.

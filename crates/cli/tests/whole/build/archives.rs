@@ -5,9 +5,9 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::common::{run, succeed, with_input};
 use super::images::{Workshop, complaint};
 use super::pack::{Packer, zstd};
+use crate::common::{run, succeed, with_input};
 
 fn build(workshop: &Workshop, options: &[&str], archive: &[u8]) -> Output {
     with_input(workshop.build(options).arg("--force").arg("-"), archive)

@@ -1,7 +1,7 @@
 //! An image that is told to be built is whole under its name when the power fails after that.
 
-use crate::common::traced::{calls, can_trace, check_order};
 use super::images::Workshop;
+use crate::common::traced::{calls, can_trace, check_order};
 
 #[test]
 fn an_image_is_durable_before_it_has_its_name_and_its_name_after_that() {

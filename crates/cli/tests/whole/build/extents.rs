@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use pext4_edit::Reader;
 
-use crate::common::succeed;
 use super::images::Workshop;
+use crate::common::succeed;
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;

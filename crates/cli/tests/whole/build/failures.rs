@@ -8,9 +8,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{is_root, pext4, run, succeed, with_input};
 use super::images::{Workshop, complaint, names};
 use super::pack::{Packer, gzip};
+use crate::common::{is_root, pext4, run, succeed, with_input};
 
 /// The user of a test that must not be root.
 const NOBODY: u32 = 65534;

@@ -4,8 +4,8 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::common::{has, pext4, succeed};
 use super::images::Workshop;
+use crate::common::{has, pext4, succeed};
 
 const NOBODY: u32 = 65_534;
 

@@ -6,9 +6,9 @@ use std::fs;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::common::{pext4, run, succeed};
 use super::images::{Workshop, complaint};
 use super::pack::{Packer, gzip, zstd};
+use crate::common::{pext4, run, succeed};
 
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";

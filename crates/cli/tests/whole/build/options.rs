@@ -4,9 +4,9 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::common::{fail, pext4, run, succeed, with_input};
 use super::images::{Workshop, complaint, json, names};
 use super::pack::Packer;
+use crate::common::{fail, pext4, run, succeed, with_input};
 
 fn small() -> Workshop {
     let workshop = Workshop::new();

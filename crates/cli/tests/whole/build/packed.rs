@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{run, succeed, with_input};
 use super::images::{Workshop, complaint, names};
 use super::layouts::{image, layers, layout};
 use super::pack::{Packer, gzip, zstd};
+use crate::common::{run, succeed, with_input};
 
 /// A folder packed by the system's tar.
 fn packed(folder: &Path, name: &str) -> PathBuf {

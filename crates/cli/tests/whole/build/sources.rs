@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crate::common::{copy_program, has, run, succeed, with_input};
 use super::images::{Workshop, complaint, json, text};
 use super::pack::{Packer, gzip, zstd};
+use crate::common::{copy_program, has, run, succeed, with_input};
 
 fn set_time(path: &std::path::Path, seconds: u64, nanoseconds: u32) {
     let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);

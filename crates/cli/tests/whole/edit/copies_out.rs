@@ -7,8 +7,8 @@ use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use crate::common::{copy_program, run, succeed};
 use super::images::{image, on};
+use crate::common::{copy_program, run, succeed};
 
 /// Directories get a mode that keeps their owner out only when all their entries exist.
 #[test]

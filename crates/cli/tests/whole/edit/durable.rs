@@ -1,8 +1,8 @@
 //! An edit by a clone that is told to be made stays made when the power fails after that, and the
 //! image is whole when it fails before. By the journal `crates/edit/tests/whole/crash.rs` tests that.
 
-use crate::common::traced::{calls, can_trace, check_order};
 use super::images::{cat, image, on};
+use crate::common::traced::{calls, can_trace, check_order};
 
 #[test]
 fn a_clone_is_durable_before_it_replaces_the_image_and_its_name_after_that() {

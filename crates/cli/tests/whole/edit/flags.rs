@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::common::{Place, fail, succeed, with_input};
 use super::images::{image, on, stat};
+use crate::common::{Place, fail, succeed, with_input};
 
 fn flags(place: &Place, path: &str) -> Vec<String> {
     let stat = stat(place, path);

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use super::images::{cat, image, on};
 use crate::common::traced::{STEPS, can_trace, killed_at};
 use crate::common::{Place, has, run, succeed};
-use super::images::{cat, image, on};
 
 /// How many edits are killed at a random moment.
 const RANDOM_KILLS: usize = 12;

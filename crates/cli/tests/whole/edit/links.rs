@@ -1,7 +1,7 @@
 //! A link that would replace the file to which it leads, and names of files with a slash behind.
 
-use crate::common::{fail, succeed, with_input};
 use super::images::{cat, image, on, stat};
+use crate::common::{fail, succeed, with_input};
 
 /// As `ln` and `rm` of coreutils 9 do.
 #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use pext4_block::{Access, FileDevice};
 
-use crate::common::{fail, pext4, succeed};
 use super::images::{image, on};
+use crate::common::{fail, pext4, succeed};
 
 #[test]
 fn who_uses_an_image_is_named_by_every_command() {

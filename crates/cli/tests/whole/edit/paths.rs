@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{Place, fail, run, succeed};
 use super::images::{cat, image, on};
+use crate::common::{Place, fail, run, succeed};
 
 fn names(place: &Place, directory: &str) -> Vec<String> {
     let listing = succeed(&mut on(place, "ls", &["--json", directory]));

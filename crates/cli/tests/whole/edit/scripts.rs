@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::common::{Place, fail, succeed, with_input};
 use super::images::{cat, image, on, stat};
+use crate::common::{Place, fail, succeed, with_input};
 
 #[test]
 fn a_script_is_applied_as_a_whole_or_not() {

@@ -6,8 +6,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Place, fail, has, is_root, pext4, run, succeed, with_input};
 use super::images::{image, on};
+use crate::common::{Place, fail, has, is_root, pext4, run, succeed, with_input};
 
 #[test]
 fn an_exported_image_comes_back_from_its_tar() {

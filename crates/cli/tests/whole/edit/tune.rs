@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::common::{Place, fail, pext4, succeed, with_input};
 use super::images::{image, on};
+use crate::common::{Place, fail, pext4, succeed, with_input};
 
 fn info(place: &Place) -> Value {
     let text = succeed(pext4(["info", "--json"]).arg(&place.image));

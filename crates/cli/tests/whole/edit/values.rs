@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::common::{Place, fail, has, pext4, succeed, with_input};
 use super::images::{image, on, stat};
+use crate::common::{Place, fail, has, pext4, succeed, with_input};
 
 fn mode(place: &Place, path: &str) -> String {
     let mode = &stat(place, path)["mode"];

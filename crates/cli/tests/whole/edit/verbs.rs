@@ -3,8 +3,8 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::{Place, fail, has, pext4, run, succeed, with_input};
 use super::images::{cat, image, on, stat};
+use crate::common::{Place, fail, has, pext4, run, succeed, with_input};
 
 #[test]
 fn every_verb_is_a_command() {

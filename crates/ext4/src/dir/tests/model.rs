@@ -1,4 +1,4 @@
-//! Rng operations, compared with a map of names.
+//! Random operations, compared with a map of names.
 
 use fastrand::Rng;
 use std::collections::BTreeMap;

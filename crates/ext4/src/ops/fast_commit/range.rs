@@ -10,7 +10,7 @@ use super::{Application, contradiction};
 use crate::error::Result;
 use crate::inode::data::MAP_CREDITS;
 use crate::inode::extents::{BlockState, Mapping};
-use crate::inode::mapping::New;
+use crate::inode::mapping::NewRun;
 use crate::inode::{Inode, Runs};
 use crate::ops::lock_exclusive;
 
@@ -84,7 +84,7 @@ impl Application<'_> {
         self.take(inode, &piece)?;
         let mut handle = inodes.store.start(MAP_CREDITS)?;
         let mut map = inode.map.lock();
-        let new = New {
+        let new = NewRun {
             extent: piece,
             clusters: piece.length,
             spare: 0,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::images::Image;
 use super::{ROOT, change_everything, create, owned_by};
+use crate::images::Image;
 use pext4_block::fault::{FaultDevice, Operation};
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{MountOptions, Volume};

@@ -1,7 +1,7 @@
 //! Entries of new owners, and the blocks that they need.
 
-use crate::images::{Image, inode};
 use super::{ROOT, chown, create, listed, owned_by, set_size};
+use crate::images::{Image, inode};
 use pext4_fs::{Refusal, SetAttributes};
 use pext4_ondisk::quota::{Header, LeafHeader, OwnerKind};
 

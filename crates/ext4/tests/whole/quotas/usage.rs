@@ -6,8 +6,8 @@ use pext4_block::Device;
 use pext4_fs::{MountOptions, OwnerKind, QuotaLimits, SetAttributes, Volume};
 use pext4_ondisk::inode::InodeFlags;
 
-use crate::images::{Image, inode};
 use super::{ROOT, change_everything, chown, create, listed, owned_by, write};
+use crate::images::{Image, inode};
 
 /// Sets of features whose inodes have blocks, slots and a journal of different kinds.
 const FORMATS: [&[&str]; 7] = [

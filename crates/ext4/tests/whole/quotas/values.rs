@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::images::{Image, inode};
 use super::{ROOT, chown, listed, owned_by, set_long_attribute};
+use crate::images::{Image, inode};
 use pext4_fs::{MountOptions, SetAttributes};
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::quota::{Entry, OwnerKind, encode_file};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice, RecordDevice};
-use pext4_fs::{CreateAttributes, FileType, MountOptions, SetXattrMode, Volume};
+use pext4_fs::{CreateAttributes, MountOptions, SetXattrMode, Volume};
 use pext4_jbd2::LogArea;
 use pext4_jbd2::recovery::{Replay, read_superblock};
 use pext4_ondisk::extent::{self, Extent};
@@ -12,13 +12,10 @@ use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::inode::{Inode, InodeFlags};
 use pext4_ondisk::journal::JournalIncompat;
 use pext4_ondisk::journal::fast_commit::AreaWriter;
-use pext4_ondisk::mmp::{Mmp, Use};
 use pext4_ondisk::superblock::{OFFSET, SIZE, Superblock};
 use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock, Tid};
-use pext4_testkit::Random;
 use pext4_testkit::campaign::check_device;
-use pext4_testkit::crash::window::{Budget, fates, image, tell, windows};
-use pext4_testkit::effort::{effort, scratch, seeds};
+use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::debugfs;
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::tree::Tree;
@@ -252,4 +249,10 @@ pub(super) fn generation(base: &Base, inode: InodeNumber) -> u32 {
     let volume = Volume::open(Arc::new(base.device.fork()), options).expect("sound");
     let entry = volume.lookup_number(inode).expect("it is there");
     entry.attributes.generation
+}
+
+pub(super) fn superblock(device: &RamDevice) -> Superblock {
+    let mut bytes = [0; SIZE];
+    device.read_at(OFFSET, &mut bytes).expect("memory");
+    Superblock::decode(&bytes).expect("sound")
 }

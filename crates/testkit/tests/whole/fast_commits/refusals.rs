@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use super::base::{
-    Base, DIRECTORY, FREE, NEW, REGULAR, ROOT, block_of, generation, run, slot,
-};
+use super::base::{Base, DIRECTORY, FREE, NEW, REGULAR, ROOT, block_of, generation, run, slot};
 use pext4_fs::{MountOptions, Volume};
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::extent::Extent;
