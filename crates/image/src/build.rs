@@ -81,15 +81,13 @@ pub use size::{Free, Size};
 pub use sources::Source;
 pub use time::parse_time;
 
+use crate::MAX_THREADS;
 use crate::mkfs::contents::extra_size;
 use crate::mkfs::{self, features, inode_counts, plan};
 use archive::Limits;
 use output::Output;
 use sources::{Everything, Sources};
 use tree::{Metadata, Tree};
-
-/// The most threads of a build: more only cost memory.
-const MAX_THREADS: usize = 1024;
 
 /// The default block size in bytes: the size of a page, for any size of the image.
 const BLOCK_SIZE: u32 = 4096;

@@ -66,8 +66,7 @@ impl<'a> Committer<'a> {
         });
         let versions = times.count(CommitStep::Sealing, || {
             let versions = merge(&core.cache, &*core.client, gathered.captures, width)?;
-            // The objects' bytes are in the cache, and the versions hold the buffers (design rule
-            // 4).
+            // The objects' bytes are in the cache, and the versions hold the buffers (rule 4).
             let versions = NotDurable(versions);
             gathered.objects.release();
             Ok::<_, JournalError>(versions)

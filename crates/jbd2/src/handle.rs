@@ -327,8 +327,8 @@ impl<'a> Handle<'a> {
     }
 
     /// Ends the life of a metadata block: this transaction does not write it any more, earlier
-    /// versions are not replayed, and none is written home once this transaction is durable (design
-    /// rule 6). Charges one credit, or none if it returns [`Forgotten::WithoutTrace`].
+    /// versions are not replayed, and none is written home once this transaction is durable (rule
+    /// 6). Charges one credit, or none if it returns [`Forgotten::WithoutTrace`].
     pub fn forget(&mut self, block: BlockNumber) -> Forgotten {
         self.changes += 1;
         if let Some(buffer) = self.core.cache.peek(block) {
@@ -366,11 +366,10 @@ impl<'a> Handle<'a> {
         capture_older(&mut captures);
         if older.next() == self.tid {
             self.core.transactions.save(older, self.shard, captures);
-        } else {
-            debug_assert!(
-                self.core.is_aborted(),
-                "a debt to {older:?} outlived its commit"
-            );
+        } else if !self.core.is_aborted() {
+            // Its version is in no transaction: what was promised durable would be lost.
+            let reason = format!("a change of transaction {older} was not committed with it");
+            self.core.abort(JournalError::Aborted(reason.into()));
         }
     }
 

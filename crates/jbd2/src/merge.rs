@@ -97,6 +97,9 @@ fn seal_block(
         if state.page().same(&captured) {
             state.replace_by_sealed(page.clone());
         } else if state.dirty_in.is_none() {
+            // No later transaction has changes here. The captured page was never the cache's, but
+            // an object's own (a bitmap, a block of the orphan file), or the buffer has left memory
+            // since and is a new one of zeroes.
             *state.page_mut() = page.clone();
         }
     }

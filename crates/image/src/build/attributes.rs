@@ -13,7 +13,8 @@ use pext4_tar::checked;
 /// The full name and the value of an attribute, as the host returns them.
 pub(super) type RawAttribute = (Vec<u8>, Vec<u8>);
 
-/// Upper bound of the bytes of names and values of a file: the largest inode and the largest block.
+/// Upper bound of the bytes of names and values of a file: what an inode and a block of 4 KiB hold,
+/// also where blocks are larger.
 pub(super) const MAX_TOTAL_BYTES: usize = 4096 + 4096;
 
 /// All sets. Set 0 is the empty one. Every file may have a set of its own, so they are kept as

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use globset::Glob;
+use pext4_ondisk::directory::KIND_MASK;
 use pext4_ondisk::owner::{self, GroupText, OwnerText, Party};
 use pext4_ondisk::shown::Shown;
 use pext4_ondisk::time::Time;
@@ -317,7 +318,7 @@ impl PathRule {
         if let Some(mode) = self.mode
             && !metadata.is_symlink()
         {
-            metadata.mode = metadata.mode & 0o170_000 | mode;
+            metadata.mode = metadata.mode & KIND_MASK | mode;
         }
         set_owner(metadata, self.owner);
         if let Some(time) = self.mtime {

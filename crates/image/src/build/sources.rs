@@ -1,5 +1,7 @@
 //! The sources of an image, and how each kind is read into the tree.
 
+mod layers;
+
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -8,8 +10,6 @@ use std::path::{Path, PathBuf};
 
 use pext4_block::{Progress, loops};
 use pext4_ondisk::shown::Shown;
-use pext4_sync::atomic::{AtomicUsize, Ordering};
-use pext4_sync::thread;
 
 use super::OnSkipped;
 use super::archive::apply::ArchiveWriter;
@@ -18,20 +18,13 @@ use super::archive::spool::Spool;
 use super::archive::{Limits, Reader, Record};
 use super::directory::DirectoryWriter;
 use super::error::{Error, Result};
-use super::first_error::FirstError;
 use super::oci;
 use super::output::{Output, scratch};
 use super::packed_image::{self, Given, PackedImage};
-use super::queue::{AbandonAtEnd, Queue};
 use super::rules::Rules;
 use super::scan;
 use super::tree::Tree;
-
-/// Number of records that a layer's thread sends at once.
-const RECORDS_PER_MESSAGE: usize = 256;
-/// Number of messages that wait together in the queues of a container image's layers: threads that
-/// read later layers wait when theirs are full, so that the memory does not depend on the layers.
-const MAX_WAITING_MESSAGES: usize = 256;
+use layers::LayerReader;
 
 /// A source of an image.
 #[non_exhaustive]
@@ -129,6 +122,15 @@ fn stamp(file: &File) -> io::Result<Stamp> {
 }
 
 impl Archive {
+    fn open(file: File, path: &Path) -> Result<Self> {
+        let stamp = stamp(&file).map_err(|cause| Error::source(path, "find its size", cause))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            stamp: Some(stamp),
+        })
+    }
+
     /// Fails if the file was modified since it was opened.
     pub fn check_unchanged(&self) -> Result<()> {
         match self.stamp {
@@ -371,17 +373,13 @@ impl<'a> Sources<'a> {
         for _ in &blobs {
             self.next_number()?;
         }
-        let room = (MAX_WAITING_MESSAGES / blobs.len().max(1)).max(1);
-        let work = LayerReader {
-            blobs: &blobs,
-            archives: &archives,
-            queues: blobs.iter().map(|_| Queue::new(room)).collect(),
-            next: AtomicUsize::new(0),
-            spool: self.spool.as_ref().expect("just made"),
-            image: self.output.target(),
-            options: &self.options,
-            first_error: FirstError::new(),
-        };
+        let work = LayerReader::new(
+            &blobs,
+            &archives,
+            self.spool.as_ref().expect("just made"),
+            self.output.target(),
+            &self.options,
+        );
         let (tree, threads) = (&mut self.tree, self.options.threads);
         let is_spooled = work.run(tree, first, threads)?;
         for (archive, is_spooled) in archives.into_iter().zip(is_spooled) {
@@ -395,17 +393,6 @@ impl<'a> Sources<'a> {
     }
 }
 
-impl Archive {
-    fn open(file: File, path: &Path) -> Result<Self> {
-        let stamp = stamp(&file).map_err(|cause| Error::source(path, "find its size", cause))?;
-        Ok(Self {
-            file,
-            path: path.to_owned(),
-            stamp: Some(stamp),
-        })
-    }
-}
-
 fn note(packed: &mut Option<PackedImage>, record: &Record) {
     if let Some(packed) = packed {
         packed.note(&record.path);
@@ -414,152 +401,4 @@ fn note(packed: &mut Option<PackedImage>, record: &Record) {
 
 fn check(packed: Option<PackedImage>, given: Given<'_>) -> Result<()> {
     packed.map_or(Ok(()), |packed| packed.check(given))
-}
-
-/// Reads the layers of a container image with several threads, and lays them over one another in
-/// order.
-struct LayerReader<'a> {
-    blobs: &'a [oci::Blob],
-    archives: &'a [Archive],
-    /// One queue per layer. The calling thread consumes one after the other. Threads take layers in
-    /// order, so the one that is consumed is complete or has a thread that waits for nothing else,
-    /// however full the later queues are.
-    queues: Vec<Queue<Vec<Record>>>,
-    next: AtomicUsize,
-    spool: &'a Spool,
-    image: &'a Path,
-    options: &'a Options<'a>,
-    first_error: FirstError,
-}
-
-/// Closes a queue when its producer ends, even by a panic, as of a decoder.
-struct CloseAtEnd<'a>(&'a Queue<Vec<Record>>);
-
-impl Drop for CloseAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
-impl LayerReader<'_> {
-    /// Reads and applies all layers, numbered from `first`. Returns which of them went through the
-    /// spool.
-    fn run(self, tree: &mut Tree, first: u16, threads: usize) -> Result<Vec<bool>> {
-        thread::scope(|scope| {
-            let count = threads.min(self.blobs.len());
-            let start = |_: &usize| thread::try_spawn_scoped(scope, || self.work()).is_ok();
-            if (0..count).take_while(start).count() == 0 {
-                // This thread first produces all records and then consumes them.
-                self.queues.iter().for_each(Queue::unbound);
-                self.work();
-            }
-            let _end = AbandonAtEnd(&self.queues);
-            for (number, (blob, queue)) in (first..).zip(self.blobs.iter().zip(&self.queues)) {
-                let options = self.options;
-                let max_names = options.limits.files;
-                let mut archive_writer =
-                    ArchiveWriter::new(&blob.path, options.rules, number, max_names)
-                        .container_layer();
-                while let Some(records) = queue.take() {
-                    self.options.progress.add(records.len() as u64, 0);
-                    let applied = records
-                        .into_iter()
-                        .try_for_each(|record| archive_writer.apply(tree, record))
-                        .and_then(|()| Ok(self.options.progress.check()?));
-                    if let Err(error) = applied {
-                        self.fail(error);
-                    }
-                }
-                if let Err(error) = archive_writer.finish(tree) {
-                    self.fail(error);
-                }
-            }
-        });
-        self.first_error.finish()?;
-        self.archives.iter().map(is_compressed).collect()
-    }
-
-    fn fail(&self, error: Error) {
-        self.first_error.record(error);
-        self.queues.iter().for_each(Queue::abandon);
-    }
-
-    fn work(&self) {
-        loop {
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(blob) = self.blobs.get(number) else {
-                return;
-            };
-            if self.first_error.has_failed() {
-                return;
-            }
-            // Also if the thread panics, or the consumer would wait for this layer.
-            let _end = CloseAtEnd(&self.queues[number]);
-            if let Err(error) = self.read(number, blob) {
-                self.fail(error);
-            }
-        }
-    }
-
-    fn read(&self, number: usize, blob: &oci::Blob) -> Result<()> {
-        let archive = &self.archives[number];
-        let queue = &self.queues[number];
-        let mut records = Vec::new();
-        let take = |record| {
-            records.push(record);
-            if records.len() < RECORDS_PER_MESSAGE || queue.put(std::mem::take(&mut records)) {
-                Ok(())
-            } else {
-                Err(Error::Interrupted)
-            }
-        };
-        let (rules, limits) = (self.options.rules, self.options.limits);
-        if is_compressed(archive)? {
-            let writer = self.spool.writer(self.image);
-            let progress = self.options.progress;
-            let raw = blob.open()?;
-            let verified = with_stream(raw, &blob.path, writer, u64::MAX, progress, |input| {
-                let reader = Reader::new(&blob.path, input, rules, limits);
-                let end = reader.container_layer().read(take)?;
-                Ok(end.input)
-            })?;
-            verified.verify(blob)?;
-        } else {
-            blob.check(&archive.file)?;
-            let input = FileInput::new(&archive.file, &blob.path)?;
-            Reader::new(&blob.path, input, rules, limits)
-                .container_layer()
-                .read(take)?;
-        }
-        queue.put(records);
-        Ok(())
-    }
-}
-
-fn is_compressed(archive: &Archive) -> Result<bool> {
-    let mut start = [0; 4];
-    let read = archive
-        .file
-        .read_at(&mut start, 0)
-        .map_err(|cause| Error::source(&archive.path, "read it", cause))?;
-    Ok(Compression::detect(&start[..read]) != Compression::None)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
-    use super::{CloseAtEnd, Queue};
-
-    #[test]
-    fn a_layer_ends_with_the_thread_that_reads_it() {
-        let queue = Queue::new(1);
-        let panicking = AssertUnwindSafe(|| {
-            let _end = CloseAtEnd(&queue);
-            resume_unwind(Box::new("as a panic does"));
-        });
-        assert!(catch_unwind(panicking).is_err());
-        let taken = queue.take_or_check(|| Err("nothing ended it"));
-        assert!(matches!(taken, Ok(None)), "{:?}", taken.err());
-    }
 }

@@ -1,4 +1,4 @@
-//! Rng trees: each must be in the image unchanged. The seed of a failure is printed;
+//! Random trees: each must be in the image unchanged. The seed of a failure is printed;
 //! `BUILD_SEED` sets it.
 
 use fastrand::Rng;

@@ -1,4 +1,4 @@
-//! Rng changes of fields of every structure, on images of many kinds: the checker and e2fsck
+//! Random changes of fields of every structure, on images of many kinds: the checker and e2fsck
 //! must agree on whether something is wrong.
 //!
 //! A seed selects an image, a location in it, a change and whether checksums are updated

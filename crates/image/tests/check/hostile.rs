@@ -1,4 +1,4 @@
-//! Rng corruption: the checker may report anything, but it always ends. The seed of a failed
+//! Random corruption: the checker may report anything, but it always ends. The seed of a failed
 //! round is printed.
 
 use fastrand::Rng;

@@ -116,6 +116,8 @@ pub fn make_from(size: u64, options: &[&str], folder: Option<&Path>) -> Option<I
         command.arg("-d").arg(folder);
     }
     if let Err(text) = run(command.arg(&path)) {
+        let is_old = text.contains("Invalid filesystem option set");
+        assert!(is_old, "{command:?}: {text}");
         eprintln!("SKIPPED: mke2fs {options:?}: {text}");
         return None;
     }
