@@ -117,6 +117,9 @@ fn in_file(text: &str, is_test: bool) -> impl Iterator<Item = String> {
     }
     found.extend(dense_headings(&lines));
     found.extend(long_functions(&lines[..tests]));
+    if !is_test {
+        found.extend(code_behind_tests(&lines, tests));
+    }
     found.into_iter()
 }
 
@@ -127,6 +130,20 @@ fn first_test_line(lines: &[&str]) -> usize {
         attribute && without_visibility(pair[1]).starts_with("mod ") && pair[1].ends_with('{')
     };
     lines.windows(2).position(is_start).unwrap_or(lines.len())
+}
+
+/// Items behind the tests of a file, which would not be taken for shipped code here. The content of
+/// a module is indented.
+fn code_behind_tests(lines: &[&str], tests: usize) -> Option<String> {
+    let mut outside = lines.iter().enumerate().skip(tests);
+    let (index, _) = outside.find(|(_, line)| {
+        let belongs = line.starts_with(' ')
+            || ["", "}"].contains(*line)
+            || ["#[", "//"].iter().any(|start| line.starts_with(start))
+            || without_visibility(line).starts_with("mod ");
+        !belongs
+    })?;
+    Some(format!("{}: code behind the tests", index + 1))
 }
 
 fn in_line(line: &str, shipped: bool) -> impl Iterator<Item = String> {
@@ -239,6 +256,15 @@ fn without_visibility(code: &str) -> &str {
 mod tests {
     use super::*;
 
+    #[test]
+    fn shipped_code_behind_the_tests_is_found() {
+        let tests = "//! A contract.\n\n#[cfg(test)]\nmod tests {\n    fn f() {}\n}\n";
+        let models = "\n#[cfg(all(test, loom))]\nmod models {\n    fn f() {}\n}\n";
+        assert!(told(&format!("{tests}{models}")).is_empty());
+        let behind = format!("{tests}\nfn late() {{}}\n{models}");
+        assert_eq!(told(&behind), ["8: code behind the tests"]);
+    }
+
     fn told(text: &str) -> Vec<String> {
         in_file(text, false).collect()
     }
@@ -294,7 +320,7 @@ mod tests {
         let unwrap = [".unwrap", "()"].concat();
         for visibility in ["", "pub(crate) ", "pub(super) "] {
             let both = format!(
-                "//! A contract.\nlet a = b{unwrap};\n#[cfg(test)]\n{visibility}mod tests {{\nlet a = b{unwrap};\n}}\n"
+                "//! A contract.\nlet a = b{unwrap};\n#[cfg(test)]\n{visibility}mod tests {{\n    let a = b{unwrap};\n}}\n"
             );
             assert_eq!(told(&both).len(), 1, "{visibility}");
         }
