@@ -20,6 +20,7 @@ mod mount;
 mod mount_helper;
 mod multi_mount;
 mod new_files;
+mod overlay;
 mod partitions;
 mod programs;
 mod progress;
