@@ -48,6 +48,9 @@ bitflags! {
         const NO_OPEN_DIRECTORY = 1 << 24;
         /// `FUSE_HANDLE_KILLPRIV_V2`: the server clears set-id bits, when it is told to.
         const CLEARS_SET_ID = 1 << 28;
+        /// `FUSE_SETXATTR_EXT`: with an access list the kernel says whether the file loses its
+        /// set-group-id bit.
+        const SET_GROUP_ID_OF_LISTS = 1 << 29;
         /// `FUSE_INIT_EXT`: there are more than 32 features.
         const MORE = 1 << 30;
         /// `FUSE_OVER_IO_URING`: requests come over rings, if the system has them; see

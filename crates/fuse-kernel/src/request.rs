@@ -164,6 +164,11 @@ pub enum Operation<'a> {
         value: &'a [u8],
         /// Those of `setxattr(2)`.
         flags: u32,
+        /// Whether the file loses its set-group-id bit if this is an access list; `None` if the
+        /// kernel does not say that ([`Features::SET_GROUP_ID_OF_LISTS`]).
+        ///
+        /// [`Features::SET_GROUP_ID_OF_LISTS`]: crate::Features::SET_GROUP_ID_OF_LISTS
+        clears_set_group_id: Option<bool>,
     },
     /// Reads an extended attribute.
     GetXattr {

@@ -39,6 +39,7 @@ use pext4_sync::thread::{self, JoinHandle};
 pub(crate) use answer::Way;
 
 use crate::device::Device;
+use crate::handshake::Features;
 use crate::session::Serve;
 use answer::Shared;
 use command::Ring;
@@ -67,10 +68,11 @@ impl Probed {
         Ring::builder().build(1).ok().map(Self)
     }
 
-    /// The kernel agrees, with payloads of at most `room` bytes.
-    pub(crate) fn agreed(self, room: usize) -> Agreed {
+    /// The kernel agrees on these features, with payloads of at most `room` bytes.
+    pub(crate) fn agreed(self, features: Features, room: usize) -> Agreed {
         Agreed {
             probed: self,
+            features,
             room: room.max(MIN_ROOM),
         }
     }
@@ -94,6 +96,7 @@ const MIN_ROOM: usize = 8192;
 #[derive(Debug)]
 pub(crate) struct Agreed {
     probed: Probed,
+    features: Features,
     room: usize,
 }
 
@@ -111,7 +114,7 @@ impl Agreed {
             are_ready: false,
         };
         rings.are_ready = match processors::shares() {
-            Ok(shares) => rings.spawn(shares, self.room, device, server),
+            Ok(shares) => rings.spawn(shares, &self, device, server),
             Err(_) => false,
         };
         if !rings.are_ready {
@@ -133,19 +136,19 @@ impl Rings {
     fn spawn<S: Serve + 'static>(
         &mut self,
         shares: Vec<Share>,
-        room: usize,
+        agreed: &Agreed,
         device: &Arc<Device>,
         server: &Arc<S>,
     ) -> bool {
         let (report, reports) = mpsc::channel();
-        let count = shares.len();
+        let (count, features, room) = (shares.len(), agreed.features, agreed.room);
         for share in shares {
             let (device, server, report) = (Arc::clone(device), Arc::clone(server), report.clone());
             let started = Shared::new(&share.queues, DEPTH, room).and_then(|shared| {
                 let shared = Arc::new(shared);
                 let name = format!("pext4-ring-{}", share.processor.unwrap_or(0));
                 let own = Arc::clone(&shared);
-                let body = move || carry(own, &share, &device, &*server, report);
+                let body = move || carry(own, &share, features, &device, &*server, report);
                 Ok((shared, thread::try_spawn(&name, body)?))
             });
             self.threads.extend(started.ok());
@@ -174,6 +177,7 @@ impl Rings {
 fn carry(
     shared: Arc<Shared>,
     share: &Share,
+    agreed: Features,
     device: &Device,
     server: &impl Serve,
     report: mpsc::Sender<bool>,
@@ -181,7 +185,7 @@ fn carry(
     if let Some(processor) = share.processor {
         processors::stay_on(processor);
     }
-    let started = Worker::start(device, shared);
+    let started = Worker::start(device, shared, agreed);
     let is_whole = started.as_ref().is_ok_and(|(_, is_whole)| *is_whole);
     // The receiver waits for all reports, and for the end of all senders.
     let _ = report.send(is_whole);

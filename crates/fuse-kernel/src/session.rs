@@ -32,6 +32,7 @@ pub trait Serve: Send + Sync {
 /// A connection to the kernel.
 pub struct Session {
     device: Arc<Device>,
+    agreed: Features,
     max_write: usize,
     rings: Option<Agreed>,
 }
@@ -57,13 +58,14 @@ impl Session {
         wanted
             .features
             .set(Features::OVER_IO_URING, probed.is_some());
-        let agreed = shake_hands(&device, &wanted)?;
-        let has_rings = agreed.features().contains(Features::OVER_IO_URING);
-        let probed = probed.filter(|_| has_rings);
+        let answer = shake_hands(&device, &wanted)?;
+        let agreed = answer.features();
+        let probed = probed.filter(|_| agreed.contains(Features::OVER_IO_URING));
         Ok(Self {
             device: Arc::new(device),
+            agreed,
             max_write: wanted.max_write as usize,
-            rings: probed.map(|probed| probed.agreed(agreed.max_payload())),
+            rings: probed.map(|probed| probed.agreed(agreed, answer.max_payload())),
         })
     }
 
@@ -122,10 +124,10 @@ impl Session {
                 _ => self.device.of_same_connection().map(Arc::new),
             };
             let server = Arc::clone(server);
-            let room = HEADERS + self.max_write;
+            let (agreed, room) = (self.agreed, HEADERS + self.max_write);
             let thread = device.and_then(|device| {
                 let name = format!("pext4-fuse-{number}");
-                thread::try_spawn(&name, move || serve_all(&device, &*server, room))
+                thread::try_spawn(&name, move || serve_all(&device, &*server, agreed, room))
             });
             match thread {
                 Ok(thread) => readers.started.push(thread),
@@ -160,19 +162,24 @@ impl Readers {
 
 /// Serves what one open file receives. A panic of the server is an error in the end, and the thread
 /// goes on: it may be the only one that learns what the kernel has forgotten.
-fn serve_all(device: &Arc<Device>, server: &impl Serve, room: usize) -> io::Result<()> {
+fn serve_all(
+    device: &Arc<Device>,
+    server: &impl Serve,
+    agreed: Features,
+    room: usize,
+) -> io::Result<()> {
     let mut buffer = vec![0; room];
     let mut failed = Ok(());
     while let Some(length) = device.read(&mut buffer)? {
         let served = catch_unwind(AssertUnwindSafe(|| {
-            serve(device, server, &buffer[..length])
+            serve(device, server, agreed, &buffer[..length])
         }));
         failed = failed.and(served.map_err(|_| io::Error::other("a panic")));
     }
     failed
 }
 
-fn serve(device: &Arc<Device>, server: &impl Serve, message: &[u8]) {
+fn serve(device: &Arc<Device>, server: &impl Serve, agreed: Features, message: &[u8]) {
     // Without a header there is nobody to reply to.
     let Ok((header, body)) = InHeader::read_from_prefix(message) else {
         return;
@@ -181,7 +188,7 @@ fn serve(device: &Arc<Device>, server: &impl Serve, message: &[u8]) {
         let carrier = Carrier::Device(Arc::clone(device));
         Reply::new(header.unique, carrier)
     };
-    match Message::decode(&header, Body::joined(body)) {
+    match Message::decode(&header, Body::joined(body), agreed) {
         Ok(Message::Call(request)) => server.serve(request, reply(&header)),
         Ok(Message::Forget(forgotten)) => server.forget(forgotten),
         Err(_) => drop(reply(&header)),
@@ -196,7 +203,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-    use super::{Device, Forgotten, InHeader, Reply, Request, Serve, serve_all};
+    use super::{Device, Features, Forgotten, InHeader, Reply, Request, Serve, serve_all};
     use crate::wire::{OutHeader, opcode};
 
     /// Panics at the first thing that is forgotten.
@@ -239,7 +246,7 @@ mod tests {
         }
         let serving = std::thread::spawn(move || {
             let (device, server) = (Arc::new(Device::new(device)), Fragile(AtomicU32::new(0)));
-            let ended = serve_all(&device, &server, 4096);
+            let ended = serve_all(&device, &server, Features::empty(), 4096);
             (ended.is_err(), server.0.into_inner())
         });
         let replies = [3, 4].map(|unique| {

@@ -439,6 +439,16 @@ pub(crate) struct SetXattrIn {
     pub(crate) flags: u32,
 }
 
+/// The form that it has then; bit 0 of its own flags: the set-group-id bit must be cleared.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct SetXattrExtendedIn {
+    pub(crate) size: u32,
+    pub(crate) flags: u32,
+    pub(crate) own_flags: u32,
+    pub(crate) padding: u32,
+}
+
 /// `FUSE_GETXATTR` and `FUSE_LISTXATTR`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -554,6 +564,8 @@ mod tests {
             (size_of::<WriteIn>(), 40),
             (size_of::<Statfs>(), 80),
             (size_of::<SyncIn>(), 16),
+            (size_of::<SetXattrIn>(), 8),
+            (size_of::<SetXattrExtendedIn>(), 16),
             (size_of::<IoctlIn>(), 32),
             (size_of::<IoctlOut>(), 16),
             (size_of::<AllocateIn>(), 32),

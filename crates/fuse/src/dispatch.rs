@@ -5,8 +5,9 @@
 //! checks access by the modes and access lists that the server reports (`default_permissions`), or
 //! there is nothing to check (`access_policy.rs`). The server checks only what the kernel leaves to
 //! it: that a write to an append-only file does not change old bytes, that setting an access list
-//! clears the set-group-id bit if the caller is not in the file's group, and what even root may not
-//! do. There are no open files: nothing here depends on what was opened before.
+//! clears the set-group-id bit if the caller is not in the file's group (newer kernels say that),
+//! and what even root may not do. There are no open files: nothing here depends on what was opened
+//! before.
 //!
 //! All calls take `&self` and may run concurrently. The only state besides the volume are the
 //! errors that listings still have to return (`PendingErrors`), the memory of `SpaceRetry`, and the
@@ -44,7 +45,7 @@ pub(crate) use caller::Capability;
 pub use data::Whence;
 pub use directory::Listed;
 pub use namespace::NewMode;
-pub use xattr::{XattrReply, fit};
+pub use xattr::{NewXattr, XattrReply, fit};
 
 /// The result of a request, or the error number for the caller.
 pub type Answer<T> = Result<T, Errno>;

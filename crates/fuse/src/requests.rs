@@ -290,7 +290,10 @@ fn features(read_only: bool, access_policy: AccessPolicy, options: &KernelOption
     features.set(Features::NO_OPEN_DIRECTORY, read_only);
     features.set(Features::OVER_IO_URING, options.io_uring);
     // With this feature the kernel checks permissions even without `default_permissions`.
-    features.set(Features::ACCESS_LISTS, access_policy.is_checked_by_kernel());
+    let checked_by_kernel = access_policy.is_checked_by_kernel();
+    features.set(Features::ACCESS_LISTS, checked_by_kernel);
+    // Without that one the kernel never says that the bit goes.
+    features.set(Features::SET_GROUP_ID_OF_LISTS, checked_by_kernel);
     features
 }
 

@@ -61,3 +61,36 @@ fn access_lists_hold_above_a_mount_where_the_kernel_judges() {
         mount.unmount();
     }
 }
+
+#[test]
+fn a_list_takes_the_set_group_id_bit_from_a_caller_outside_of_the_group() {
+    const SCRIPT: &str = "\
+        umask 0
+        for caller in member stranger root limited; do
+            mkdir \"$caller\"
+            chown 1500:2000 \"$caller\"
+            chmod 2775 \"$caller\"
+        done
+        list='setfacl -m u:1700:rwx'
+        owner='setpriv --reuid 1500 --regid 1500'
+        $owner --groups 2000 $list member
+        $owner --clear-groups $list stranger
+        $list root
+        setpriv --bounding-set -fsetid --inh-caps -fsetid $list limited
+        stat -c '%n %a' member stranger root limited
+        rmdir member stranger root limited";
+    const TOLD: &str = "member 2775\nstranger 775\nroot 2775\nlimited 775\n";
+    let Some(place) = place() else {
+        return;
+    };
+    for options in ["allow_other", "default_permissions", "rw"] {
+        let mount = place.mount(&["-o", options]);
+        assert_eq!(above(&place, &mount, SCRIPT), TOLD, "{options}");
+        if options == "allow_other" {
+            let mut shell = Command::new("sh");
+            let shell = shell.args(["-ec", SCRIPT]).current_dir(mount.path(""));
+            assert_eq!(succeed(shell), TOLD, "without an overlay");
+        }
+        mount.unmount();
+    }
+}

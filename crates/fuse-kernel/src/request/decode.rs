@@ -8,6 +8,7 @@ use zerocopy::FromBytes;
 
 use super::{Caller, Forgotten, NewTime, Operation, Request, SetAttributes};
 use crate::device_number::DeviceNumber;
+use crate::handshake::Features;
 use crate::wire::{self, InHeader, opcode};
 
 /// A request that is shorter than it must be.
@@ -24,8 +25,13 @@ pub(crate) enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Decodes a message from its header and what follows.
-    pub(crate) fn decode(header: &InHeader, mut body: Body<'a>) -> Result<Self, TooShort> {
+    /// Decodes a message from its header and what follows, in the form of the features that were
+    /// agreed on.
+    pub(crate) fn decode(
+        header: &InHeader,
+        mut body: Body<'a>,
+        agreed: Features,
+    ) -> Result<Self, TooShort> {
         Ok(match header.opcode {
             opcode::FORGET => Self::Forget(forgotten(header.node, &mut body)?),
             opcode::BATCH_FORGET => Self::Forget(many_forgotten(&mut body)?),
@@ -36,7 +42,7 @@ impl<'a> Message<'a> {
                     gid: header.gid,
                     thread: header.thread,
                 },
-                operation: operation(header, body)?,
+                operation: operation(header, body, agreed)?,
                 is_through_ring: false,
             }),
         })
@@ -94,7 +100,11 @@ impl<'a> Body<'a> {
     }
 }
 
-fn operation<'a>(header: &InHeader, mut body: Body<'a>) -> Result<Operation<'a>, TooShort> {
+fn operation<'a>(
+    header: &InHeader,
+    mut body: Body<'a>,
+    agreed: Features,
+) -> Result<Operation<'a>, TooShort> {
     Ok(match header.opcode {
         opcode::LOOKUP => Operation::Lookup { name: body.name()? },
         opcode::GETATTR => Operation::GetAttributes {
@@ -131,7 +141,7 @@ fn operation<'a>(header: &InHeader, mut body: Body<'a>) -> Result<Operation<'a>,
             data_only: body.take::<wire::SyncIn>()?.flags & 1 != 0,
         },
         opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
-            xattr(header.opcode, &mut body)?
+            xattr(header.opcode, &mut body, agreed)?
         }
         opcode::ACCESS => Operation::Access {
             mask: body.take::<wire::AccessIn>()?.mask,
@@ -256,17 +266,16 @@ fn transfer<'a>(opcode: u32, body: &mut Body<'a>) -> Result<Operation<'a>, TooSh
 const WRITE_CACHE: u32 = 1 << 0;
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
+const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+
 /// Operations on extended attributes.
-fn xattr<'a>(opcode: u32, body: &mut Body<'a>) -> Result<Operation<'a>, TooShort> {
+fn xattr<'a>(
+    opcode: u32,
+    body: &mut Body<'a>,
+    agreed: Features,
+) -> Result<Operation<'a>, TooShort> {
     Ok(match opcode {
-        opcode::SETXATTR => {
-            let wire::SetXattrIn { size, flags } = body.take()?;
-            Operation::SetXattr {
-                name: body.name()?,
-                value: body.bytes(size)?,
-                flags,
-            }
-        }
+        opcode::SETXATTR => set_xattr(body, agreed)?,
         opcode::GETXATTR => {
             let wire::GetXattrIn { room, .. } = body.take()?;
             let name = body.name()?;
@@ -276,6 +285,22 @@ fn xattr<'a>(opcode: u32, body: &mut Body<'a>) -> Result<Operation<'a>, TooShort
             room: body.take::<wire::GetXattrIn>()?.room,
         },
         _ => Operation::RemoveXattr { name: body.name()? },
+    })
+}
+
+fn set_xattr<'a>(body: &mut Body<'a>, agreed: Features) -> Result<Operation<'a>, TooShort> {
+    let (size, flags, own_flags) = if agreed.contains(Features::SET_GROUP_ID_OF_LISTS) {
+        let set: wire::SetXattrExtendedIn = body.take()?;
+        (set.size, set.flags, Some(set.own_flags))
+    } else {
+        let wire::SetXattrIn { size, flags } = body.take()?;
+        (size, flags, None)
+    };
+    Ok(Operation::SetXattr {
+        name: body.name()?,
+        value: body.bytes(size)?,
+        flags,
+        clears_set_group_id: own_flags.map(|own| own & SETXATTR_ACL_KILL_SGID != 0),
     })
 }
 
@@ -338,8 +363,13 @@ mod tests {
         header
     }
 
+    /// Decodes where nothing was agreed on.
+    fn message(opcode: u32, body: Body<'_>) -> Result<Message<'_>, TooShort> {
+        Message::decode(&header(opcode), body, Features::empty())
+    }
+
     fn decoded(opcode: u32, body: &[u8]) -> Operation<'_> {
-        match Message::decode(&header(opcode), Body::joined(body)).expect("it is whole") {
+        match message(opcode, Body::joined(body)).expect("it is whole") {
             Message::Call(request) => {
                 assert_eq!((request.node, request.caller.uid), (12, 1000));
                 request.operation
@@ -349,7 +379,7 @@ mod tests {
     }
 
     fn forgotten_by(opcode: u32, body: &[u8]) -> Vec<(u64, u64)> {
-        match Message::decode(&header(opcode), Body::joined(body)).expect("it is whole") {
+        match message(opcode, Body::joined(body)).expect("it is whole") {
             Message::Forget(forgotten) => forgotten.iter().collect(),
             Message::Call(request) => panic!("{request:?}"),
         }
@@ -389,7 +419,7 @@ mod tests {
         assert!(is_writeback && !clears_set_id);
         write.size = 5;
         let body = [write.as_bytes(), b"abcd"].concat();
-        let refused = Message::decode(&header(opcode::WRITE), Body::joined(&body));
+        let refused = message(opcode::WRITE, Body::joined(&body));
         assert_eq!(refused.map(|_| ()), Err(TooShort));
     }
 
@@ -420,7 +450,7 @@ mod tests {
             .collect();
         assert_eq!(forgotten_by(opcode::BATCH_FORGET, &body), [(8, 1), (9, 4)]);
         let too_many = u64::from(u32::MAX).to_ne_bytes();
-        let refused = Message::decode(&header(opcode::BATCH_FORGET), Body::joined(&too_many));
+        let refused = message(opcode::BATCH_FORGET, Body::joined(&too_many));
         assert_eq!(refused.map(|_| ()), Err(TooShort));
     }
 
@@ -429,7 +459,7 @@ mod tests {
         let mut set = [0; 128];
         set[..4].copy_from_slice(&5u32.to_ne_bytes());
         let apart = Body::split(&set, b"user.name\0value");
-        let decoded = Message::decode(&header(opcode::SETXATTR), apart).expect("it is whole");
+        let decoded = message(opcode::SETXATTR, apart).expect("it is whole");
         let Message::Call(Request {
             operation: Operation::SetXattr { name, value, .. },
             ..
@@ -440,7 +470,7 @@ mod tests {
         assert_eq!((name, value), (&b"user.name"[..], &b"value"[..]));
         // This one has none.
         let apart = Body::split(&[7; 128], b"name\0");
-        let decoded = Message::decode(&header(opcode::LOOKUP), apart).expect("it is whole");
+        let decoded = message(opcode::LOOKUP, apart).expect("it is whole");
         assert!(matches!(
             decoded,
             Message::Call(Request {
@@ -451,11 +481,42 @@ mod tests {
     }
 
     #[test]
+    fn an_access_list_says_what_becomes_of_the_set_group_id_bit() {
+        let decoded = |agreed, structure: &[u32]| {
+            let mut body: Vec<u8> = structure.iter().flat_map(|n| n.to_ne_bytes()).collect();
+            body.extend_from_slice(b"user.name\0value");
+            let header = header(opcode::SETXATTR);
+            let decoded = Message::decode(&header, Body::joined(&body), agreed);
+            let Ok(Message::Call(Request {
+                operation:
+                    Operation::SetXattr {
+                        name: b"user.name",
+                        value: b"value",
+                        flags: 2,
+                        clears_set_group_id,
+                    },
+                ..
+            })) = decoded
+            else {
+                panic!("{decoded:?}");
+            };
+            clears_set_group_id
+        };
+        let agreed = Features::SET_GROUP_ID_OF_LISTS;
+        assert_eq!(decoded(Features::empty(), &[5, 2]), None);
+        assert_eq!(decoded(agreed, &[5, 2, 0, 0]), Some(false));
+        assert_eq!(decoded(agreed, &[5, 2, 1, 0]), Some(true));
+    }
+
+    #[test]
     fn no_cut_and_no_number_makes_a_panic() {
         let body = [&[7; 96][..], b"name\0other\0"].concat();
         for opcode in 0..70 {
             for length in 0..body.len() {
-                let _ = Message::decode(&header(opcode), Body::joined(&body[..length]));
+                for agreed in [Features::empty(), Features::all()] {
+                    let body = Body::joined(&body[..length]);
+                    let _ = Message::decode(&header(opcode), body, agreed);
+                }
             }
         }
     }

@@ -26,6 +26,7 @@ use super::answer::{self, Answer, Shared, Ticket, Way};
 use super::command::{self, Ring};
 use super::memory::{Head, Slot};
 use crate::device::Device;
+use crate::handshake::Features;
 use crate::reply::{Carrier, Reply};
 use crate::request::{Body, Message};
 use crate::session::Serve;
@@ -48,6 +49,8 @@ struct Event {
 pub(super) struct Worker {
     ring: Ring,
     shared: Arc<Shared>,
+    /// The features on which the handshake has agreed.
+    agreed: Features,
     /// Where each entry's memory is, for its registration.
     vectors: Vec<[[usize; 2]; 2]>,
     /// The slots of entries whose requests were borrowed, until their replies come.
@@ -67,7 +70,11 @@ pub(super) struct Worker {
 impl Worker {
     /// Makes a ring on the calling thread and registers the entries. Whether each queue has one is
     /// the second value.
-    pub(super) fn start(device: &Device, shared: Arc<Shared>) -> io::Result<(Self, bool)> {
+    pub(super) fn start(
+        device: &Device,
+        shared: Arc<Shared>,
+        agreed: Features,
+    ) -> io::Result<(Self, bool)> {
         let count = shared.entries.len();
         let ring = Ring::builder()
             .setup_single_issuer()
@@ -83,6 +90,7 @@ impl Worker {
             ring,
             vectors: entries.map(|entry| entry.memory.vectors()).collect(),
             shared,
+            agreed,
             held: (0..count).map(|_| None).collect(),
             small: Box::new([0; SMALL]),
             events: Vec::new(),
@@ -217,11 +225,11 @@ impl Worker {
         let served = if length <= SMALL {
             let small = &mut self.small[..length];
             small.copy_from_slice(slot.payload());
-            call(server, &head, small, Way::Direct(slot))
+            call(server, self.agreed, &head, small, Way::Direct(slot))
         } else {
             let shared = Arc::clone(&self.shared);
             let way = Way::Staged(Ticket { shared, index });
-            let served = call(server, &head, slot.payload(), way);
+            let served = call(server, self.agreed, &head, slot.payload(), way);
             // The reply may have come already: it waits on a list for this thread.
             self.held[index] = Some(slot);
             served
@@ -303,12 +311,18 @@ fn give_up(reason: &str) -> ! {
 }
 
 /// Has the server serve a request; an error if it panicked.
-fn call(server: &impl Serve, head: &Head, rest: &[u8], way: Way) -> std::thread::Result<()> {
+fn call(
+    server: &impl Serve,
+    agreed: Features,
+    head: &Head,
+    rest: &[u8],
+    way: Way,
+) -> std::thread::Result<()> {
     let Ok((header, _)) = InHeader::read_from_prefix(&head.message) else {
         unreachable!("the area is longer than a header");
     };
     let reply = Reply::new(header.unique, Carrier::Ring(way));
-    match Message::decode(&header, Body::split(&head.operation, rest)) {
+    match Message::decode(&header, Body::split(&head.operation, rest), agreed) {
         Ok(Message::Call(mut request)) => {
             request.is_through_ring = true;
             catch_unwind(AssertUnwindSafe(|| server.serve(request, reply)))

@@ -320,6 +320,7 @@ mod tests {
         Attributes, Caller, Change, Errno, FileType, Named, loses_set_id, may_take_set_id,
         without_set_id,
     };
+    use crate::dispatch::NewXattr;
     use crate::node::node_of;
     use crate::testing;
 
@@ -485,7 +486,12 @@ mod tests {
         let [file, _other] = [&b"file"[..], b"other"].map(|name| {
             let made = volume.create(InodeNumber::ROOT, name, &CreateAttributes::default());
             let node = node_of(made.expect("room").inode);
-            let set = dispatch.set_xattr(root, node, acl::ACCESS, &long_list(), 0);
+            let list = NewXattr {
+                value: &long_list(),
+                flags: 0,
+                clears_set_group_id: None,
+            };
+            let set = dispatch.set_xattr(root, node, acl::ACCESS, list);
             set.expect("room for one block");
             node
         });

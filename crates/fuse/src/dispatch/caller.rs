@@ -63,6 +63,29 @@ impl Caller {
         self.is_in_group(file.gid) || self.has(Capability::SetIds)
     }
 
+    /// Whether the file loses a set-group-id bit when the caller gives it an access list, if the
+    /// kernel has `told`. What it tells is of the user as whom the thread acts. Overlayfs acts as
+    /// its mounter, and its own order that the bit goes never reaches a server. So the thread
+    /// itself must be allowed to keep the bit, too.
+    pub(super) fn list_takes_group_id(self, file: &Attributes, told: Option<bool>) -> bool {
+        let status = self.status();
+        let is_another = |status: &String| !self.acts_as_user_of(status);
+        let acts_for_another = status.as_ref().is_some_and(is_another);
+        let takes = told.unwrap_or_else(|| {
+            let is_overlay = acts_for_another && self.uid == 0;
+            !is_overlay && !self.may_keep_group_id(file)
+        });
+        // Of a thread that acts for itself, the kernel has judged its own user namespace.
+        let counts = || !acts_for_another || self.shares_user_namespace() != Some(false);
+        let loses = |status: String| {
+            let is_member = identity(&status, "Gid:") == Some(file.gid);
+            let is_capable = capabilities(&status)
+                .is_none_or(|held| held & 1 << Capability::SetIds as u32 != 0 && counts());
+            !is_member && !names_group(&status, file.gid) && !is_capable
+        };
+        takes || status.is_some_and(loses)
+    }
+
     /// The owner and group of inodes that the caller makes.
     pub(super) fn owner(self) -> CreateAttributes {
         CreateAttributes {
@@ -124,6 +147,8 @@ fn names_group(status: &str, group: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use pext4_fs::{Attributes, FileType, InodeNumber};
+
     use super::{Caller, Capability, capabilities, identity, names_group};
 
     #[test]
@@ -186,5 +211,22 @@ mod tests {
             caller.has(Capability::Administration)
         };
         assert!(has(0) && !has(1000));
+    }
+
+    #[test]
+    fn of_a_caller_out_of_sight_the_kernel_knows_what_a_list_takes() {
+        let caller = |uid, gid| Caller {
+            uid,
+            gid,
+            thread: 0,
+        };
+        let mut file = Attributes::new(InodeNumber(12), FileType::Regular, 0o2755);
+        file.gid = 9;
+        for told in [false, true] {
+            assert_eq!(caller(1000, 7).list_takes_group_id(&file, Some(told)), told);
+        }
+        for (uid, gid, takes) in [(1000, 7, true), (1000, 9, false), (0, 7, false)] {
+            assert_eq!(caller(uid, gid).list_takes_group_id(&file, None), takes);
+        }
     }
 }

@@ -17,6 +17,20 @@ const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 const XATTR_BOTH: i32 = XATTR_CREATE | XATTR_REPLACE;
 
+/// The set-group-id bit.
+const SET_GROUP_ID: u16 = 0o2000;
+
+/// A value for an extended attribute.
+#[derive(Clone, Copy, Debug)]
+pub struct NewXattr<'a> {
+    /// The value.
+    pub value: &'a [u8],
+    /// Those of `setxattr(2)`.
+    pub flags: i32,
+    /// Whether an access list takes the file's set-group-id bit, if the kernel says that.
+    pub clears_set_group_id: Option<bool>,
+}
+
 /// The answer to a caller that may ask for the length first.
 #[derive(Debug, PartialEq, Eq)]
 pub enum XattrReply {
@@ -104,7 +118,7 @@ impl Dispatch {
         Ok(joined)
     }
 
-    /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
+    /// Sets an extended attribute.
     ///
     /// # Errors
     ///
@@ -115,10 +129,9 @@ impl Dispatch {
         caller: Caller,
         node: u64,
         name: &[u8],
-        value: &[u8],
-        flags: i32,
+        new: NewXattr<'_>,
     ) -> Answer<()> {
-        let inode = Self::inode(node)?;
+        let (inode, value) = (Self::inode(node)?, new.value);
         if name == OPTIMIZE_SCAN.as_bytes() {
             let optimize = match value {
                 b"0" if inode == InodeNumber::ROOT => false,
@@ -128,7 +141,7 @@ impl Dispatch {
             self.volume.set_optimize_scan(optimize);
             return Ok(());
         }
-        let mode = match flags {
+        let mode = match new.flags {
             0 => SetXattrMode::Any,
             XATTR_CREATE => SetXattrMode::Create,
             XATTR_REPLACE => SetXattrMode::Replace,
@@ -137,7 +150,14 @@ impl Dispatch {
         };
         if is_list(name) {
             let list = Acl::from_call(value).ok_or(Errno::INVALID)?;
-            self.set_list(caller, inode, name, &list, mode)?;
+            if name == acl::ACCESS {
+                let clears = new.clears_set_group_id;
+                self.set_access_list(caller, inode, &list, mode, clears)?;
+            } else {
+                let stored = list.to_disk();
+                let set = || self.volume.set_xattr(inode, name, &stored, mode);
+                self.answer(self.retry_if_full(set))?;
+            }
         } else {
             self.answer(self.retry_if_full(|| self.volume.set_xattr(inode, name, value, mode)))?;
         }
@@ -177,35 +197,31 @@ impl Dispatch {
             .ok_or_else(|| self.bad_list(inode))
     }
 
-    /// Sets an access list. A list for access also sets the mode's bits, and is not stored if the
-    /// mode expresses all of it. As with `chmod`, the set-group-id bit is cleared if the caller is
-    /// not in the file's group.
-    fn set_list(
+    /// Sets a list for access. It also sets the mode's bits, and is not stored if the mode
+    /// expresses all of it. As with `chmod`, the set-group-id bit is cleared if the caller is not
+    /// in the file's group, which the kernel may have judged.
+    fn set_access_list(
         &self,
         caller: Caller,
         inode: InodeNumber,
-        name: &[u8],
         list: &Acl,
         mode: SetXattrMode,
+        clears_set_group_id: Option<bool>,
     ) -> Answer<()> {
-        if name == acl::ACCESS {
-            let attributes = self.answer(self.volume.attributes(inode))?;
-            let old = attributes.permissions();
-            let kept = if caller.may_keep_group_id(&attributes) {
-                0o7000
-            } else {
-                0o5000
-            };
-            let new = old & kept | list.mode_bits();
-            return self.answer(if list.is_mode_only() {
-                self.volume.remove_access_list(inode, new)
-            } else {
-                let stored = list.to_disk();
-                self.retry_if_full(|| self.volume.set_access_list(inode, &stored, mode, new))
-            });
-        }
-        let stored = list.to_disk();
-        self.answer(self.retry_if_full(|| self.volume.set_xattr(inode, name, &stored, mode)))
+        let attributes = self.answer(self.volume.attributes(inode))?;
+        let old = attributes.permissions();
+        let clears = || caller.list_takes_group_id(&attributes, clears_set_group_id);
+        let kept = match old & SET_GROUP_ID != 0 && clears() {
+            true => 0o7000 & !SET_GROUP_ID,
+            false => 0o7000,
+        };
+        let new = old & kept | list.mode_bits();
+        self.answer(if list.is_mode_only() {
+            self.volume.remove_access_list(inode, new)
+        } else {
+            let stored = list.to_disk();
+            self.retry_if_full(|| self.volume.set_access_list(inode, &stored, mode, new))
+        })
     }
 
     fn bad_list(&self, inode: InodeNumber) -> Errno {

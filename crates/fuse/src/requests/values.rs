@@ -7,17 +7,26 @@ use pext4_fuse_kernel::{Operation, Reply, Request};
 use super::replies::{done, sized};
 use super::waiting::Context;
 use super::{Requests, caller};
-use crate::dispatch::{Dispatch, Errno};
+use crate::dispatch::{Dispatch, Errno, NewXattr};
 
 impl Requests {
     pub(super) fn serve_values(&self, request: &Request<'_>, reply: Reply) {
         let (caller, node) = (caller(request), request.node);
         match request.operation {
-            Operation::SetXattr { name, value, flags } => {
+            Operation::SetXattr {
+                name,
+                value,
+                flags,
+                clears_set_group_id,
+            } => {
                 let flags = flags.cast_signed();
                 let set = move |context: Context<'_>, [name, value]: [&[u8]; 2]| {
-                    let dispatch = context.dispatch;
-                    let set = dispatch.set_xattr(caller, node, name, value, flags);
+                    let new = NewXattr {
+                        value,
+                        flags,
+                        clears_set_group_id,
+                    };
+                    let set = context.dispatch.set_xattr(caller, node, name, new);
                     context.kernel.forget_attributes(node);
                     set
                 };
