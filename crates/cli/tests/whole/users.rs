@@ -544,3 +544,46 @@ fn access_lists_are_kept_where_nobody_is_judged() {
         mount.unmount();
     }
 }
+
+/// Root of such a namespace cannot read them.
+#[test]
+fn trusted_attributes_are_not_listed_in_a_user_namespace() {
+    const SCRIPT: &str = "\
+        \"$0\" mount \"$1\" \"$2\" || exit 77
+        getfattr -m - --absolute-names \"$2/file\"
+        \"$0\" umount \"$2\"";
+    let Some(place) = place() else {
+        return;
+    };
+    if !has("unshare") || !has("getfattr") {
+        return;
+    }
+    let mount = place.mount(&[]);
+    let file = mount.path("file");
+    fs::write(&file, b"").unwrap();
+    for name in ["trusted.name", "user.name"] {
+        rustix::fs::setxattr(&file, name, b"value", XattrFlags::empty()).unwrap();
+    }
+    let names = |told: &str| {
+        let names = told.lines().filter(|line| line.contains(".name"));
+        names.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let list = |file: &Path| {
+        let mut getfattr = Command::new("getfattr");
+        succeed(getfattr.args(["-m", "-", "--absolute-names"]).arg(file))
+    };
+    assert_eq!(names(&list(&file)), ["trusted.name", "user.name"]);
+    mount.unmount();
+    let output = run(Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", SCRIPT])
+        .arg(env!("CARGO_BIN_EXE_pext4"))
+        .args([&place.image, &place.point]));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(77) || errors.contains("unshare failed") {
+        eprintln!("SKIPPED: no mount in a user namespace: {errors}");
+        return;
+    }
+    assert!(output.status.success(), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(names(&told), ["user.name"], "{told}");
+}

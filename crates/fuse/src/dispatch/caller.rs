@@ -13,6 +13,7 @@
 //! a server may be root without that right.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use pext4_fs::{Attributes, CreateAttributes};
 
@@ -86,6 +87,12 @@ impl Caller {
         takes || status.is_some_and(loses)
     }
 
+    /// Whether the kernel lets the caller read `trusted` attributes. It lets nobody from whom the
+    /// first user namespace is hidden, as it is from all callers if it is from the server.
+    pub(super) fn sees_trusted(self) -> bool {
+        self.has(Capability::Administration) && is_in_first_user_namespace()
+    }
+
     /// The owner and group of inodes that the caller makes.
     pub(super) fn owner(self) -> CreateAttributes {
         CreateAttributes {
@@ -119,6 +126,14 @@ impl Caller {
         let callers = fs::read_link(format!("/proc/{}/ns/user", self.thread)).ok()?;
         Some(own == callers)
     }
+}
+
+/// Whether the server is in the first user namespace, which has a fixed inode number
+/// (`PROC_USER_INIT_INO`).
+fn is_in_first_user_namespace() -> bool {
+    const FIRST: u64 = 0xEFFF_FFFD;
+    let namespace = fs::metadata("/proc/self/ns/user");
+    namespace.map_or(true, |namespace| namespace.ino() == FIRST)
 }
 
 /// The number with which a thread accesses files, in the text of `/proc/PID/status`: the last of

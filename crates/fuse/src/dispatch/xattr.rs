@@ -8,7 +8,7 @@ use std::cell::LazyCell;
 use pext4_fs::{Error, InodeNumber, Refusal, SetXattrMode};
 use pext4_ondisk::acl::{self, Acl, is_list};
 
-use super::{Answer, Caller, Capability, Dispatch, Errno};
+use super::{Answer, Caller, Dispatch, Errno};
 use crate::report::{
     MAX_VALUE, MESSAGES, OPTIMIZE_SCAN, REPORT, REPORT_JSON, first_group, list_groups,
 };
@@ -107,7 +107,7 @@ impl Dispatch {
     /// The volume's.
     pub fn xattr_names(&self, caller: Caller, node: u64) -> Answer<Vec<u8>> {
         let names = self.answer(self.volume.xattr_names(Self::inode(node)?))?;
-        let sees_trusted = LazyCell::new(|| caller.has(Capability::Administration));
+        let sees_trusted = LazyCell::new(|| caller.sees_trusted());
         let mut joined = Vec::new();
         for name in names {
             if !name.starts_with(b"trusted.") || *sees_trusted {
