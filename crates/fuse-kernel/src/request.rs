@@ -145,7 +145,10 @@ pub enum Operation<'a> {
     /// Closes a file that was opened by a request.
     Release,
     /// Opens a directory.
-    OpenDirectory,
+    OpenDirectory {
+        /// Those of `open(2)`.
+        flags: i32,
+    },
     /// Closes a directory that was opened by a request.
     ReleaseDirectory {
         /// The handle that the reply gave it.
@@ -193,6 +196,8 @@ pub enum Operation<'a> {
         cookie: u64,
         /// Most bytes of the reply.
         size: u32,
+        /// Those with which the directory was opened.
+        flags: i32,
     },
     /// Lists names with attributes.
     ListWithAttributes {
@@ -200,6 +205,8 @@ pub enum Operation<'a> {
         cookie: u64,
         /// As in [`Operation::List`].
         size: u32,
+        /// As in [`Operation::List`].
+        flags: i32,
     },
     /// Checks an access.
     Access {

@@ -158,9 +158,15 @@ impl Dispatch {
         let _ = self.answer(self.volume.note_access(inode, policy));
     }
 
-    /// Whether each listing of a directory sets its access time (`strictatime`).
-    pub(crate) fn notes_every_listing(&self) -> bool {
-        self.access_times.directories == AccessTimes::Strict
+    /// Whether the kernel must not keep what is listed of a directory that is opened with `flags`,
+    /// nor answer from what it keeps: that is not noted as an access. So it is if each listing is
+    /// noted (`strictatime`), and if this one is not (`O_NOATIME`) but a later one may be.
+    pub(crate) fn lists_past_cache(&self, flags: i32) -> bool {
+        match self.access_times.directories {
+            AccessTimes::Never => false,
+            AccessTimes::Strict => true,
+            _ => !data::is_access(flags),
+        }
     }
 
     /// Whether the volume refuses changes.

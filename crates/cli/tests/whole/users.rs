@@ -10,8 +10,8 @@ use std::process::{Command, Output};
 
 use crate::common::{Mounted, Place, copy_program, has, is_root, pext4, run, succeed};
 use rustix::fs::{
-    Access, AtFlags, CWD, FallocateFlags, IFlags, Timespec, Timestamps, XattrFlags, access,
-    fallocate, ioctl_setflags, utimensat,
+    Access, AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, Timespec, Timestamps, XattrFlags,
+    access, fallocate, ioctl_setflags, utimensat,
 };
 use rustix::io::Errno;
 
@@ -263,6 +263,31 @@ fn every_listing_and_following_is_noted_if_that_was_asked_for() {
             assert!(accessed > 5, "{} in turn {turn}", path.display());
         }
     }
+    mount.unmount();
+}
+
+/// Programs that make backups open directories so.
+#[test]
+fn a_listing_that_leaves_the_access_time_is_not_noted() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let directory = mount.path("directory");
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join("file"), b"").unwrap();
+    set_times(&directory, 5, 6);
+    let list = |flags| {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | flags;
+        let opened = rustix::fs::open(&directory, flags, Mode::empty()).unwrap();
+        let entries = rustix::fs::Dir::new(opened).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().to_owned());
+        assert!(names.into_iter().any(|name| name.as_c_str() == c"file"));
+        fs::metadata(&directory).unwrap().atime()
+    };
+    assert_eq!(list(OFlags::NOATIME), 5);
+    // What the kernel has kept of the first listing must not answer it.
+    assert!(list(OFlags::empty()) > 6);
     mount.unmount();
 }
 

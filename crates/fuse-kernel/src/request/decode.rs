@@ -231,7 +231,9 @@ fn open_or_close<'a>(opcode: u32, body: &mut Body<'a>) -> Result<Operation<'a>, 
         opcode::OPEN => Operation::Open {
             flags: body.take::<wire::OpenIn>()?.flags.cast_signed(),
         },
-        opcode::OPENDIR => Operation::OpenDirectory,
+        opcode::OPENDIR => Operation::OpenDirectory {
+            flags: body.take::<wire::OpenIn>()?.flags.cast_signed(),
+        },
         opcode::RELEASEDIR => Operation::ReleaseDirectory {
             handle: body.take::<wire::ReleaseIn>()?.file,
         },
@@ -251,14 +253,22 @@ fn transfer<'a>(opcode: u32, body: &mut Body<'a>) -> Result<Operation<'a>, TooSh
         });
     }
     let read: wire::ReadIn = body.take()?;
-    let (cookie, size) = (read.offset, read.size);
+    let (offset, size, flags) = (read.offset, read.size, read.flags.cast_signed());
     Ok(match opcode {
-        opcode::READDIR => Operation::List { cookie, size },
-        opcode::READDIRPLUS => Operation::ListWithAttributes { cookie, size },
-        _ => Operation::Read {
-            offset: read.offset,
+        opcode::READDIR => Operation::List {
+            cookie: offset,
             size,
-            flags: read.flags.cast_signed(),
+            flags,
+        },
+        opcode::READDIRPLUS => Operation::ListWithAttributes {
+            cookie: offset,
+            size,
+            flags,
+        },
+        _ => Operation::Read {
+            offset,
+            size,
+            flags,
         },
     })
 }

@@ -220,7 +220,7 @@ impl Serve for Server {
             }
             Operation::Read { offset, size, .. } => self.read(offset, size, reply),
             Operation::Write { offset, data, .. } => self.write(offset, data, reply),
-            Operation::List { cookie, size } => self.list(cookie, size, reply),
+            Operation::List { cookie, size, .. } => self.list(cookie, size, reply),
             Operation::Statfs => reply.statfs(&Statfs::default()),
             Operation::Sync { .. } | Operation::Destroy => reply.done(),
             _ => reply.error(NOT_SUPPORTED),

@@ -36,9 +36,9 @@ impl Whence {
     }
 }
 
-/// Whether a read changes the access time. It does not if the file was opened with `O_NOATIME`, or
-/// if the kernel reads the bytes around those that it writes (`O_WRONLY`).
-fn is_access(flags: i32) -> bool {
+/// Whether a read or listing changes the access time. It does not if the file was opened with
+/// `O_NOATIME`, or if the kernel reads the bytes around those that it writes (`O_WRONLY`).
+pub(super) fn is_access(flags: i32) -> bool {
     let flags = OFlags::from_bits_retain(flags.cast_unsigned());
     flags & OFlags::RWMODE != OFlags::WRONLY && !flags.contains(OFlags::NOATIME)
 }

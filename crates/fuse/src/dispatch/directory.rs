@@ -10,6 +10,7 @@ use pext4_fs::{
 };
 use pext4_ondisk::directory::is_valid_name;
 
+use super::data::is_access;
 use super::{Answer, Dispatch};
 use crate::node::{is_own_node, node_of};
 
@@ -78,7 +79,8 @@ impl Gathered {
 }
 
 impl Dispatch {
-    /// Lists a directory from `cookie` on (0: its start) until `take` returns false.
+    /// Lists a directory from `cookie` on (0: its start) until `take` returns false. `flags` are
+    /// those with which it was opened.
     ///
     /// # Errors
     ///
@@ -87,9 +89,12 @@ impl Dispatch {
         &self,
         node: u64,
         cookie: u64,
+        flags: i32,
         take: &mut dyn FnMut(&Listed, FileType) -> bool,
     ) -> Answer<()> {
-        let gathered = self.gather(Self::inode(node)?, cookie)?;
+        let directory = Self::inode(node)?;
+        let gathered = self.gather(directory, cookie)?;
+        self.note_listing(directory, flags);
         for listed in &gathered.entries {
             let file_type = listed.file_type.or_else(|| {
                 let attributes = self.volume.attributes(listed.inode);
@@ -116,6 +121,7 @@ impl Dispatch {
         &self,
         node: u64,
         cookie: u64,
+        flags: i32,
         take: &mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
         give_back: impl FnOnce(u64),
     ) -> Answer<()> {
@@ -139,7 +145,15 @@ impl Dispatch {
             // Such an entry has no attributes; the reason is logged here.
             let _ = self.answer::<()>(Err(error));
         }
-        self.end_reply(directory, has_taken, self.answer(read))
+        self.end_reply(directory, has_taken, self.answer(read))?;
+        self.note_listing(directory, flags);
+        Ok(())
+    }
+
+    fn note_listing(&self, directory: InodeNumber, flags: i32) {
+        if is_access(flags) {
+            self.note_access(directory, self.access_times.directories);
+        }
     }
 
     fn gather(&self, directory: InodeNumber, cookie: u64) -> Answer<Gathered> {
@@ -162,7 +176,6 @@ impl Dispatch {
         } else if let Err(error) = read {
             self.listing_errors.add(node, error);
         }
-        self.note_access(directory, self.access_times.directories);
         Ok(())
     }
 }
@@ -288,7 +301,7 @@ mod tests {
             !is_it
         };
         dispatch
-            .list_with_attributes(1, 0, &mut take, |node| {
+            .list_with_attributes(1, 0, 0, &mut take, |node| {
                 dispatch.forget(node, 1);
             })
             .expect("it is sound");

@@ -29,24 +29,33 @@ impl Requests {
                 self.change_names([node], [name], remove, done, reply);
             }
             Operation::Rename { .. } | Operation::Link { .. } => self.move_name(request, reply),
-            Operation::OpenDirectory => self.open_directory(node, reply),
+            Operation::OpenDirectory { flags } => self.open_directory(node, flags, reply),
             Operation::ReleaseDirectory { handle } => {
                 self.listings.close(node, handle);
                 reply.done();
             }
-            Operation::List { cookie, size } => {
+            Operation::List {
+                cookie,
+                size,
+                flags,
+            } => {
                 let mut listing = Listing::new(size);
-                let answer = dispatch.list(node, cookie, &mut |name, file_type| {
+                let answer = dispatch.list(node, cookie, flags, &mut |name, file_type| {
                     add(&mut listing, name, file_type)
                 });
                 listed(answer, &listing, reply);
             }
-            Operation::ListWithAttributes { cookie, size } => {
+            Operation::ListWithAttributes {
+                cookie,
+                size,
+                flags,
+            } => {
                 let mut listing = Listing::new(size);
                 let is_lasting = dispatch.are_names_lasting(node);
                 let answer = dispatch.list_with_attributes(
                     node,
                     cookie,
+                    flags,
                     &mut |name, found| add_entry(&mut listing, name, found, is_lasting),
                     |refused| self.context().forget(refused, 1),
                 );
@@ -63,12 +72,11 @@ impl Requests {
         }
     }
 
-    fn open_directory(&self, node: u64, reply: Reply) {
+    fn open_directory(&self, node: u64, flags: i32, reply: Reply) {
         if self.features.contains(Features::NO_OPEN_DIRECTORY) {
             return reply.error(Errno::NO_SUCH_CALL.0);
         }
-        let (handle, flags) = match self.dispatch.notes_every_listing() {
-            // What the kernel answers from its cache is not noted.
+        let (handle, flags) = match self.dispatch.lists_past_cache(flags) {
             true => (0, OpenFlags::empty()),
             false => self.listings.open(node),
         };
@@ -254,7 +262,7 @@ mod tests {
             !is_it
         };
         let give_back = |refused| context.forget(refused, 1);
-        let listed = dispatch.list_with_attributes(ROOT_NODE, 0, &mut take, give_back);
+        let listed = dispatch.list_with_attributes(ROOT_NODE, 0, 0, &mut take, give_back);
         assert_eq!(listed, Ok(()));
         let (_, flags) = listings.open(node);
         assert_eq!(flags, OpenFlags::CACHE_ENTRIES, "it begins anew");
