@@ -69,6 +69,8 @@ impl Errno {
     pub const EXISTS: Self = Self(Number::EXIST.raw_os_error());
     /// No space left.
     pub const NO_SPACE: Self = Self(Number::NOSPC.raw_os_error());
+    /// A quota is used up.
+    pub const QUOTA: Self = Self(Number::DQUOT.raw_os_error());
     /// Invalid argument.
     pub const INVALID: Self = Self(Number::INVAL.raw_os_error());
     /// No data or hole at this offset.
@@ -262,10 +264,13 @@ impl Dispatch {
             Error::Refused(_) => {}
             _ => self.error_log.report(&error.to_string()),
         }
+        let errno = Errno(error.errno());
         match error {
+            // A quota of this mount is another one than that of who serves it.
+            Error::Io(_) | Error::Journal(_) if errno == Errno::QUOTA => Errno::NO_SPACE,
             // Other numbers of the host would say something about a name or a call of this mount.
-            Error::Io(_) if Errno(error.errno()) != Errno::NO_SPACE => Errno::IO,
-            _ => Errno(error.errno()),
+            Error::Io(_) if errno != Errno::NO_SPACE => Errno::IO,
+            _ => errno,
         }
     }
 
@@ -290,6 +295,39 @@ impl Dispatch {
         match result {
             Err(error) if error.is(refusal) => Ok(None),
             result => self.answer(result).map(Some),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use pext4_fs::{Error, JournalError};
+
+    use super::Errno;
+    use crate::testing;
+
+    #[test]
+    fn a_quota_of_the_host_that_is_used_up_is_lack_of_space() {
+        let dispatch = testing::dispatch(&Arc::new(testing::volume()));
+        for (kind, of_content, of_the_journal) in [
+            (io::ErrorKind::StorageFull, Errno::NO_SPACE, Errno::NO_SPACE),
+            (
+                io::ErrorKind::QuotaExceeded,
+                Errno::NO_SPACE,
+                Errno::NO_SPACE,
+            ),
+            (io::ErrorKind::PermissionDenied, Errno::IO, Errno::IO),
+        ] {
+            let errno = dispatch.errno(&Error::Io(kind.into()));
+            assert_eq!(errno, of_content, "{kind}");
+            let failed = JournalError::Io {
+                operation: "writing to the log",
+                cause: Arc::new(kind.into()),
+            };
+            assert_eq!(dispatch.errno(&failed.into()), of_the_journal, "{kind}");
         }
     }
 }
