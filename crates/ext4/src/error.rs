@@ -222,11 +222,13 @@ impl Error {
     }
 
     /// The errno that a system call would return for this error. That of a device's error is the
-    /// system's where a system call failed, else the one that fits its kind, or `EIO`.
+    /// system's where a system call failed, else the one that fits its kind, or `EIO`. As in Linux,
+    /// that of a wrong checksum is `EBADMSG`, and that of other corruption `EUCLEAN`.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
             Self::Io(error) => errno_of(error),
+            Self::Corrupt(corrupt) if corrupt.is_of_checksum() => libc::EBADMSG,
             Self::Corrupt(_) => libc::EUCLEAN,
             Self::NotExt4 { .. } | Self::TooShort { .. } | Self::Options(_) => {
                 Refusal::Invalid.errno()
@@ -399,6 +401,8 @@ mod tests {
         let inner = told.get_ref().and_then(|error| error.downcast_ref());
         assert!(matches!(inner, Some(Error::Corrupt(_))), "{told}");
         assert_eq!(corrupt().errno(), libc::EUCLEAN);
+        let wrong = Corrupt::checksum("superblock", 1_u32, 2_u32);
+        assert_eq!(Error::from(wrong).errno(), libc::EBADMSG);
         assert_eq!(Error::NotExt4 { magic: 0 }.errno(), libc::EINVAL);
         let refused = io::Error::from(Error::from(Refusal::NotFound));
         assert_eq!(refused.raw_os_error(), Some(libc::ENOENT));

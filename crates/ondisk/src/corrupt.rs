@@ -21,13 +21,7 @@ struct Details {
     inode: Option<InodeNumber>,
     group: Option<GroupNumber>,
     remedy: Option<Cow<'static, str>>,
-}
-
-/// The problem of a structure with a wrong checksum; those of 16 bits are widened.
-#[must_use]
-pub fn wrong_checksum(stored: impl Into<u32>, computed: impl Into<u32>) -> String {
-    let (stored, computed) = (stored.into(), computed.into());
-    format!("checksum is {stored:#X}, should be {computed:#X}")
+    is_checksum: bool,
 }
 
 impl Corrupt {
@@ -41,7 +35,22 @@ impl Corrupt {
             inode: None,
             group: None,
             remedy: None,
+            is_checksum: false,
         }))
+    }
+
+    /// `structure` does not have the checksum that its bytes make; those of 16 bits are widened.
+    #[must_use]
+    pub fn checksum(
+        structure: &'static str,
+        stored: impl Into<u32>,
+        computed: impl Into<u32>,
+    ) -> Self {
+        let (stored, computed) = (stored.into(), computed.into());
+        let problem = format!("checksum is {stored:#X}, should be {computed:#X}");
+        let mut corrupt = Self::new(structure, problem);
+        corrupt.0.is_checksum = true;
+        corrupt
     }
 
     /// Adds the block that contains the structure, unless a block is already known.
@@ -96,6 +105,13 @@ impl Corrupt {
     #[must_use]
     pub fn problem(&self) -> &str {
         &self.0.problem
+    }
+
+    /// Whether a checksum is wrong: the structure was damaged after it was written. Else its
+    /// content is impossible.
+    #[must_use]
+    pub fn is_of_checksum(&self) -> bool {
+        self.0.is_checksum
     }
 
     /// The block that contains the structure, if known.
@@ -159,5 +175,16 @@ mod tests {
             placed.to_string(),
             "corrupt superblock (inode 2, block 9): magic is 0x0000, not 0xEF53"
         );
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_known_as_one() {
+        let wrong = Corrupt::checksum("extent node", 0x12_u16, 0x34_u16).adding("twice");
+        assert_eq!(
+            wrong.to_string(),
+            "corrupt extent node: checksum is 0x12, should be 0x34; twice"
+        );
+        assert!(wrong.is_of_checksum());
+        assert!(!Corrupt::new("extent node", "checksum is lost").is_of_checksum());
     }
 }

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::bitmap;
 use crate::checksum::{Checksums, crc16, crc32c};
-use crate::corrupt::{Corrupt, wrong_checksum};
+use crate::corrupt::Corrupt;
 use crate::feature::Incompat;
 use crate::geometry::Geometry;
 use crate::number::{BlockNumber, GroupNumber};
@@ -23,6 +23,7 @@ pub const SHORT_SIZE: usize = 32;
 pub const LONG_SIZE: usize = 64;
 
 const STRUCTURE: &str = "group descriptor";
+const INODE_BITMAP: &str = "inode bitmap";
 const CHECKSUM_AT: usize = 0x1E;
 
 bitflags! {
@@ -140,8 +141,7 @@ impl GroupDescriptor {
             && computed != descriptor.checksum
         {
             let stored = descriptor.checksum;
-            let problem = wrong_checksum(stored, computed);
-            return Err(Corrupt::new(STRUCTURE, problem).in_group(group));
+            return Err(Corrupt::checksum(STRUCTURE, stored, computed).in_group(group));
         }
         Ok(descriptor)
     }
@@ -351,17 +351,18 @@ impl GroupDescriptor {
         group: GroupNumber,
     ) -> Result<(), Corrupt> {
         let inodes = geometry.inodes_per_group;
-        let corrupt = |problem: String| {
-            let corrupt = Corrupt::new("inode bitmap", problem).in_group(group);
+        let placed = |corrupt: Corrupt| {
+            let corrupt = corrupt.in_group(group);
             Err(corrupt.in_block(self.inode_bitmap))
         };
+        let corrupt = |problem: String| placed(Corrupt::new(INODE_BITMAP, problem));
         if let Some(seed) = geometry.checksum_seed()
             && !self.flags.has_no_inode_bitmap(geometry.checksums)
         {
             let computed = bitmap::inode_bitmap_checksum(seed, bits, inodes);
             let stored = self.inode_bitmap_checksum;
             if !Self::matches(stored, computed, geometry) {
-                return corrupt(wrong_checksum(stored, computed));
+                return placed(Corrupt::checksum(INODE_BITMAP, stored, computed));
             }
         }
         let (free, said) = (bitmap::count_zeros(bits, 0..inodes), self.free_inodes);

@@ -19,7 +19,7 @@ pub use edit::{IndexMut, deepen, index_hash, init_root, write_node};
 
 use crate::bytes::{read_u16, read_u32, write_u32};
 use crate::checksum::{InodeSeed, crc32c};
-use crate::corrupt::{Corrupt, wrong_checksum};
+use crate::corrupt::Corrupt;
 use crate::directory;
 use crate::dirhash::HashVersion;
 use crate::number::LogicalBlock;
@@ -333,8 +333,7 @@ pub fn verify(seed: InodeSeed, block: &[u8]) -> Result<(), Corrupt> {
     if stored == computed {
         return Ok(());
     }
-    let problem = wrong_checksum(stored, computed);
-    Err(Corrupt::new(structure, problem).in_inode(seed.inode))
+    Err(Corrupt::checksum(structure, stored, computed).in_inode(seed.inode))
 }
 
 /// crc32c over the block up to the last entry in use, then the tail with its checksum field as 0.

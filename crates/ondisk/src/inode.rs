@@ -19,7 +19,7 @@ use bitflags::bitflags;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::checksum::{InodeSeed, crc32c};
-use crate::corrupt::{Corrupt, wrong_checksum};
+use crate::corrupt::Corrupt;
 use crate::directory::FileType;
 use crate::feature::{Features, Incompat, ReadOnlyCompat};
 use crate::number::{BlockNumber, InodeNumber};
@@ -544,8 +544,7 @@ fn verify(slot: &[u8], extra: u16, seed: InodeSeed) -> Result<(), Corrupt> {
     if stored == computed {
         return Ok(());
     }
-    let problem = wrong_checksum(stored, computed);
-    Err(Corrupt::new(STRUCTURE, problem))
+    Err(Corrupt::checksum(STRUCTURE, stored, computed))
 }
 
 /// Fills in the checksum of a slot that was encoded without one. `extra` and the generation of the

@@ -8,7 +8,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::crc32c;
-use crate::corrupt::{Corrupt, wrong_checksum};
+use crate::corrupt::Corrupt;
 
 /// The magic number (`EXT4_MMP_MAGIC`).
 pub const MAGIC: u32 = 0x004D_4D50;
@@ -100,8 +100,7 @@ impl Mmp {
             && computed != raw.mmp_checksum.get()
         {
             let stored = raw.mmp_checksum.get();
-            let problem = wrong_checksum(stored, computed);
-            return Err(Corrupt::new(STRUCTURE, problem));
+            return Err(Corrupt::checksum(STRUCTURE, stored, computed));
         }
         Ok(Self {
             sequence: raw.mmp_seq.get(),

@@ -7,7 +7,7 @@
 
 use crate::bytes::{read_u32, write_u32};
 use crate::checksum::{InodeSeed, crc32c};
-use crate::corrupt::{Corrupt, wrong_checksum};
+use crate::corrupt::Corrupt;
 use crate::number::{BlockNumber, InodeNumber};
 
 /// The magic number after the slots (`EXT4_ORPHAN_BLOCK_MAGIC`).
@@ -57,11 +57,8 @@ impl OrphanBlock {
         home: BlockNumber,
         seed: Option<InodeSeed>,
     ) -> Result<Self, Corrupt> {
-        let fail = |problem: String| {
-            Corrupt::new(STRUCTURE, problem)
-                .in_inode(inode)
-                .in_block(home)
-        };
+        let placed = |corrupt: Corrupt| corrupt.in_inode(inode).in_block(home);
+        let fail = |problem: String| placed(Corrupt::new(STRUCTURE, problem));
         let slots_end = 4 * slots_per_block(block.len());
         if slots_end == 0 || slots_end + TAIL_SIZE != block.len() {
             return Err(fail(format!("{} bytes", block.len())));
@@ -74,7 +71,7 @@ impl OrphanBlock {
             let stored = read_u32(block, slots_end + 4);
             let computed = checksum(&block[..slots_end], home, seed);
             if stored != computed {
-                return Err(fail(wrong_checksum(stored, computed)));
+                return Err(placed(Corrupt::checksum(STRUCTURE, stored, computed)));
             }
         }
         let (words, _) = block[..slots_end].as_chunks();

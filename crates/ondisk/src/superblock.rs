@@ -12,7 +12,7 @@ use bitflags::bitflags;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::checksum::{INITIAL, crc32c};
-use crate::corrupt::{Corrupt, wrong_checksum};
+use crate::corrupt::Corrupt;
 use crate::dirhash::{HashVersion, Signedness};
 use crate::feature::{Features, Incompat, ReadOnlyCompat};
 use crate::number::{BlockNumber, GroupNumber, InodeNumber};
@@ -387,8 +387,7 @@ impl Superblock {
         let stored = crate::bytes::read_u32(bytes, CHECKSUM_AT);
         let computed = crc32c(INITIAL, &bytes[..CHECKSUM_AT]);
         if stored != computed {
-            let problem = wrong_checksum(stored, computed);
-            return Err(Corrupt::new(STRUCTURE, problem));
+            return Err(Corrupt::checksum(STRUCTURE, stored, computed));
         }
         Ok(())
     }

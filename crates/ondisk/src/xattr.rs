@@ -25,6 +25,7 @@ use smallvec::SmallVec;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::bytes::read_u32;
 use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::number::{BlockNumber, InodeNumber};
@@ -365,9 +366,12 @@ pub fn verify_block(seed: u32, block: BlockNumber, bytes: &[u8]) -> Result<(), C
     if bytes.len() < BLOCK_HEADER_SIZE {
         return Err(Corrupt::new(BLOCK_STRUCTURE, "shorter than its header"));
     }
-    let sum = block_checksum(seed, block, bytes).to_le_bytes();
-    if bytes[CHECKSUM_AT..CHECKSUM_AT + 4] != sum {
-        return Err(Corrupt::new(BLOCK_STRUCTURE, "wrong checksum").in_block(block));
+    let (stored, computed) = (
+        read_u32(bytes, CHECKSUM_AT),
+        block_checksum(seed, block, bytes),
+    );
+    if stored != computed {
+        return Err(Corrupt::checksum(BLOCK_STRUCTURE, stored, computed).in_block(block));
     }
     Ok(())
 }

@@ -385,6 +385,30 @@ fn a_damaged_entry_hides_no_name_before_it_and_is_told() {
     drop(mount);
 }
 
+#[test]
+fn a_wrong_checksum_has_another_error_than_an_impossible_entry() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    fs::create_dir(mount.path("directory")).expect("room");
+    fs::write(mount.path("directory/some-name"), b"").expect("room");
+    mount.unmount();
+    let mut bytes = fs::read(&place.image).expect("it was made");
+    // The journal has it too.
+    while let Some(at) = bytes.windows(9).position(|window| window == b"some-name") {
+        bytes[at] = b'S';
+    }
+    fs::write(&place.image, &bytes).expect("it can be written");
+    let mount = place.mount(&["-o", "ro"]);
+    let failed = fs::metadata(mount.path("directory/some-name")).expect_err("it is damaged");
+    assert_eq!(
+        failed.raw_os_error(),
+        Some(rustix::io::Errno::BADMSG.raw_os_error())
+    );
+    drop(mount);
+}
+
 /// A reply to a listing has entries or an error. In an indexed directory, later replies do not come
 /// to the damaged leaf again.
 #[test]
@@ -433,7 +457,7 @@ fn a_damaged_leaf_of_many_is_told_at_the_end_of_the_directory() {
             }
         }
         assert!((NAMES / 2..NAMES).contains(&shown), "{shown}");
-        assert_eq!(errors, [Some(rustix::io::Errno::UCLEAN.raw_os_error())]);
+        assert_eq!(errors, [Some(rustix::io::Errno::BADMSG.raw_os_error())]);
     }
     drop(mount);
 }

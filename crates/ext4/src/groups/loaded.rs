@@ -13,7 +13,6 @@ use std::ops::Range;
 use pext4_block::Page;
 use pext4_jbd2::{Capture, Owed};
 use pext4_ondisk::bitmap;
-use pext4_ondisk::corrupt::wrong_checksum;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, Tid};
@@ -188,12 +187,14 @@ fn unit(geometry: &Geometry) -> &'static str {
     }
 }
 
+const BLOCK_BITMAP: &str = "block bitmap";
+
 fn block_bitmap_problem(
     group: GroupNumber,
     descriptor: &GroupDescriptor,
     problem: String,
 ) -> Corrupt {
-    Corrupt::new("block bitmap", problem)
+    Corrupt::new(BLOCK_BITMAP, problem)
         .in_group(group)
         .in_block(descriptor.block_bitmap)
 }
@@ -240,8 +241,8 @@ fn read_block_bitmap(
         let computed = bitmap::block_bitmap_checksum(seed, &page, geometry.clusters_per_group);
         let stored = descriptor.block_bitmap_checksum;
         if !GroupDescriptor::matches(stored, computed, geometry) {
-            let problem = wrong_checksum(stored, computed);
-            return Err(block_bitmap_problem(group, descriptor, problem).into());
+            let corrupt = Corrupt::checksum(BLOCK_BITMAP, stored, computed).in_group(group);
+            return Err(corrupt.in_block(descriptor.block_bitmap).into());
         }
     }
     for run in owned_bits(store, owned, group) {

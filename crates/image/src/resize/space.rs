@@ -9,7 +9,6 @@
 
 use std::ops::Range;
 
-use pext4_ondisk::corrupt::wrong_checksum;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, bitmap};
@@ -58,7 +57,7 @@ impl Image<'_> {
             let computed = bitmap::block_bitmap_checksum(seed, &bits, geometry.clusters_per_group);
             let stored = descriptor.block_bitmap_checksum;
             if !GroupDescriptor::matches(stored, computed, geometry) {
-                let corrupt = Corrupt::new("block bitmap", wrong_checksum(stored, computed));
+                let corrupt = Corrupt::checksum("block bitmap", stored, computed);
                 let corrupt = corrupt.in_group(group).in_block(descriptor.block_bitmap);
                 return Err(corrupt.into());
             }

@@ -4,7 +4,7 @@ use super::changes::write_free;
 use super::{Format, STRUCTURE, TAIL_SIZE};
 use crate::bytes::{read_u32, write_u32};
 use crate::checksum::{InodeSeed, crc32c};
-use crate::corrupt::{Corrupt, wrong_checksum};
+use crate::corrupt::Corrupt;
 
 /// The file type that marks a tail (`EXT4_FT_DIR_CSUM`).
 const TAIL_KIND: u8 = 0xDE;
@@ -49,8 +49,7 @@ pub fn verify_leaf(seed: InodeSeed, block: &[u8]) -> Result<(), Corrupt> {
     let stored = read_u32(block, block.len() - 4);
     let computed = leaf_checksum(seed, block);
     if stored != computed {
-        let problem = wrong_checksum(stored, computed);
-        return Err(Corrupt::new(STRUCTURE, problem).in_inode(seed.inode));
+        return Err(Corrupt::checksum(STRUCTURE, stored, computed).in_inode(seed.inode));
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use super::{
     Bounds, ENTRY_SIZE, EntryBytes, Extent, HEADER_SIZE, Header, Index, MAGIC, MAX_DEPTH,
     ROOT_SIZE, STRUCTURE, capacity, first_logical,
 };
+use crate::bytes::read_u32;
 use crate::checksum::{InodeSeed, crc32c};
 use crate::corrupt::Corrupt;
 use crate::number::LogicalBlock;
@@ -269,9 +270,9 @@ pub fn stamp_node(seed: InodeSeed, bytes: &mut [u8]) {
 /// If it is wrong, or the header leaves no room for one.
 pub fn verify_node(seed: InodeSeed, bytes: &[u8]) -> Result<(), Corrupt> {
     let (summed, rest) = bytes.split_at(checksum_place(bytes)?);
-    let sum = crc32c(seed.state(), summed);
-    if !rest.starts_with(&sum.to_le_bytes()) {
-        return Err(Corrupt::new(STRUCTURE, "wrong checksum").in_inode(seed.inode));
+    let (stored, computed) = (read_u32(rest, 0), crc32c(seed.state(), summed));
+    if stored != computed {
+        return Err(Corrupt::checksum(STRUCTURE, stored, computed).in_inode(seed.inode));
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ mod area_writer;
 
 use crate::bytes::{read_u16, read_u32};
 use crate::checksum::crc32c;
-use crate::corrupt::{Corrupt, wrong_checksum};
+use crate::corrupt::Corrupt;
 use crate::extent::{ENTRY_SIZE, Extent};
 use crate::inode::BASE_SIZE;
 use crate::number::{InodeNumber, LogicalBlock, Tid};
@@ -257,7 +257,7 @@ impl Scan {
         if stored != computed {
             // A later one was not durable when the machine stopped.
             return match self.commits.is_empty() {
-                true => Err(Corrupt::new(STRUCTURE, wrong_checksum(stored, computed))),
+                true => Err(Corrupt::checksum(STRUCTURE, stored, computed)),
                 false => Ok(Seen::End),
             };
         }

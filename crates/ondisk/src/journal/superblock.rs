@@ -15,6 +15,7 @@ use crate::number::Tid;
 
 /// Bytes of the superblock.
 pub const SUPERBLOCK_SIZE: usize = 1024;
+const STRUCTURE: &str = "journal superblock";
 /// The value of `s_checksum_type` for crc32c.
 const CHECKSUM_CRC32C: u8 = 4;
 /// Blocks of the fast-commit area if the superblock has 0.
@@ -180,8 +181,9 @@ impl JournalSuperblock {
         if raw.s_checksum_type != CHECKSUM_CRC32C {
             return Err(corrupt(format!("checksum type is {}", raw.s_checksum_type)));
         }
-        if checksum(&self.raw) != raw.s_checksum.get() {
-            return Err(corrupt("checksum is wrong"));
+        let (stored, computed) = (raw.s_checksum.get(), checksum(&self.raw));
+        if stored != computed {
+            return Err(Corrupt::checksum(STRUCTURE, stored, computed));
         }
         Ok(())
     }
@@ -315,7 +317,7 @@ impl std::fmt::Debug for JournalSuperblock {
 }
 
 fn corrupt(problem: impl Into<std::borrow::Cow<'static, str>>) -> Corrupt {
-    Corrupt::new("journal superblock", problem)
+    Corrupt::new(STRUCTURE, problem)
 }
 
 /// crc32c from ~0 over all bytes with the checksum's own field as zeroes.
