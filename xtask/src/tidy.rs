@@ -81,7 +81,8 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
         if path.is_dir() {
-            if path.file_name().is_some_and(|name| name != "target") {
+            // Cargo marks the folders of what it builds.
+            if !path.join("CACHEDIR.TAG").exists() {
                 sources(&path, files)?;
             }
         } else if path.extension().is_some_and(|extension| extension == "rs") {
@@ -320,7 +321,8 @@ mod tests {
         let unwrap = [".unwrap", "()"].concat();
         for visibility in ["", "pub(crate) ", "pub(super) "] {
             let both = format!(
-                "//! A contract.\nlet a = b{unwrap};\n#[cfg(test)]\n{visibility}mod tests {{\n    let a = b{unwrap};\n}}\n"
+                "//! A contract.\nlet a = b{unwrap};\n\
+                 #[cfg(test)]\n{visibility}mod tests {{\n    let a = b{unwrap};\n}}\n"
             );
             assert_eq!(told(&both).len(), 1, "{visibility}");
         }

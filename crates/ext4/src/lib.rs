@@ -63,8 +63,8 @@
 #![forbid(unsafe_code)]
 
 // The layers, from the ground up, are the modules of this crate in this order; each imports only
-// from those before it (`tests/whole/layers.rs`), but for the first two groups, whose modules may use
-// each other:
+// from those before it (`tests/whole/layers.rs`), but for the first two groups, whose modules may
+// use each other:
 //
 // error options statistics types | seal store multi_mount mbcache | groups |
 // mballoc ialloc orphan | inode | dir xattr quota | volume | ops | mount path

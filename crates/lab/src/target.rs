@@ -46,24 +46,28 @@ pub trait Target: Send + Sync {
     /// Opens an existing directory.
     ///
     /// # Errors
+    ///
     /// Errors of the file system, as for every call below.
     fn directory(&self, parent: &Node, name: &str) -> Result<Node>;
 
     /// Creates a directory and opens it.
     ///
     /// # Errors
+    ///
     /// As above.
     fn make_directory(&self, parent: &Node, name: &str) -> Result<Node>;
 
     /// Creates a file, which must not exist, and opens it for reading and writing.
     ///
     /// # Errors
+    ///
     /// As above.
     fn create(&self, parent: &Node, name: &str) -> Result<Node>;
 
     /// Opens an existing file.
     ///
     /// # Errors
+    ///
     /// As above.
     fn open(&self, parent: &Node, name: &str) -> Result<Node>;
 
@@ -73,36 +77,42 @@ pub trait Target: Send + Sync {
     /// Removes a file's name.
     ///
     /// # Errors
+    ///
     /// As above.
     fn unlink(&self, parent: &Node, name: &str) -> Result<()>;
 
     /// Removes an empty directory.
     ///
     /// # Errors
+    ///
     /// As above.
     fn remove_directory(&self, parent: &Node, name: &str) -> Result<()>;
 
     /// Renames a file; an existing one at the new name is replaced.
     ///
     /// # Errors
+    ///
     /// As above.
     fn rename(&self, parent: &Node, name: &str, new_parent: &Node, new_name: &str) -> Result<()>;
 
     /// Size in bytes of the file at a path below `from`, as `stat` reports it.
     ///
     /// # Errors
+    ///
     /// As above.
     fn stat(&self, from: &Node, path: &str) -> Result<u64>;
 
     /// Names in a directory, without `.` and `..`.
     ///
     /// # Errors
+    ///
     /// As above.
     fn list(&self, directory: &Node) -> Result<Vec<String>>;
 
     /// Truncates or extends a file to `size` bytes.
     ///
     /// # Errors
+    ///
     /// As above.
     fn truncate(&self, file: &Node, size: u64) -> Result<()>;
 
@@ -110,48 +120,56 @@ pub trait Target: Send + Sync {
     /// flags).
     ///
     /// # Errors
+    ///
     /// As above.
     fn allocate(&self, file: &Node, offset: u64, length: u64) -> Result<()>;
 
     /// Punches a hole into a file, whose size stays (`fallocate` with `PUNCH_HOLE`).
     ///
     /// # Errors
+    ///
     /// As above.
     fn punch(&self, file: &Node, offset: u64, length: u64) -> Result<()>;
 
     /// Writes all bytes.
     ///
     /// # Errors
+    ///
     /// As above.
     fn write(&self, file: &Node, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// Fills `into` from a range that lies within the file.
     ///
     /// # Errors
+    ///
     /// As above.
     fn read(&self, file: &Node, offset: u64, into: &mut [u8]) -> Result<()>;
 
     /// The free space.
     ///
     /// # Errors
+    ///
     /// As above.
     fn room(&self) -> Result<Room>;
 
     /// Makes everything written durable.
     ///
     /// # Errors
+    ///
     /// As above.
     fn sync_all(&self) -> Result<()>;
 
     /// Makes a file durable (`fsync`).
     ///
     /// # Errors
+    ///
     /// As above.
     fn sync(&self, file: &Node) -> Result<()>;
 
     /// Sets an extended attribute, by its full name (`user.x`).
     ///
     /// # Errors
+    ///
     /// As above.
     fn set_attribute(&self, file: &Node, name: &str, value: &[u8]) -> Result<()>;
 }
@@ -159,6 +177,7 @@ pub trait Target: Send + Sync {
 /// Removes everything in a directory, but not the directory.
 ///
 /// # Errors
+///
 /// The first error.
 pub fn empty(target: &dyn Target, directory: &Node) -> Result<()> {
     for name in target.list(directory)? {
@@ -177,6 +196,7 @@ pub fn empty(target: &dyn Target, directory: &Node) -> Result<()> {
 /// Checks that a workload fits.
 ///
 /// # Errors
+///
 /// If it does not; the message has the needed and the free space.
 pub fn check_room(target: &dyn Target, workload: &dyn Workload, plan: &Plan) -> Result<()> {
     let (needs, room) = (workload.needs(plan), target.room()?);

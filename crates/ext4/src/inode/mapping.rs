@@ -177,8 +177,8 @@ impl Inodes {
         mapping.map_err(|error| error.in_inode(inode.number()))
     }
 
-    /// Where [`Self::lookup_unchecked`] of a block is `Corrupt`: the end of the blocks for which it is
-    /// that for the same reason.
+    /// Where [`Self::lookup_unchecked`] of a block is `Corrupt`: the end of the blocks for which it
+    /// is that for the same reason.
     pub(super) fn end_of_damage(&self, inode: &Inode, root: &Root, logical: LogicalBlock) -> u64 {
         let nodes = Nodes::reading(self, inode);
         if nodes.are_pointers {

@@ -34,6 +34,7 @@ impl Library {
     /// Takes a volume and creates the lab's directory in it.
     ///
     /// # Errors
+    ///
     /// Errors of the volume.
     pub fn new(volume: Volume) -> Result<Self> {
         let home = volume
@@ -46,6 +47,7 @@ impl Library {
     /// Takes a volume that already has the lab's directory, after [`Library::close`].
     ///
     /// # Errors
+    ///
     /// Errors of the volume.
     pub fn reopen(volume: Volume) -> Result<Self> {
         let home = volume.lookup(InodeNumber::ROOT, HOME.as_bytes())?;
@@ -62,6 +64,7 @@ impl Library {
     /// Removes the lab's directory with all its content, and closes the volume.
     ///
     /// # Errors
+    ///
     /// Errors of the volume.
     pub fn remove_and_close(self) -> Result<()> {
         empty(&self, &self.home)?;
@@ -73,6 +76,7 @@ impl Library {
     /// Writes everything back and closes the volume; the files of the workloads stay.
     ///
     /// # Errors
+    ///
     /// Errors of the volume.
     pub fn close(self) -> Result<()> {
         self.volume.forget(inode(&self.home)?, 1);

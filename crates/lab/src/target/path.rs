@@ -28,6 +28,7 @@ impl MountedPath {
     /// Opens an existing directory that nobody else uses.
     ///
     /// # Errors
+    ///
     /// If it cannot be opened.
     pub fn open(home: &Path) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,5 +1,6 @@
 //! An edit by a clone that is told to be made stays made when the power fails after that, and the
-//! image is whole when it fails before. By the journal `crates/edit/tests/whole/crash.rs` tests that.
+//! image is whole when it fails before. By the journal `crates/edit/tests/whole/crash.rs` tests
+//! that.
 
 use super::images::{cat, image, on};
 use crate::common::traced::{calls, can_trace, check_order};
