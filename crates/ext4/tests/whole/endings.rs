@@ -262,7 +262,7 @@ fn a_mount_that_gets_no_threads_leaves_the_image_as_it_was() {
         let before = std::fs::read(&image.path).expect("the image");
         let child = Command::new(std::env::current_exe().expect("it runs"))
             .args([
-                "a_mount_that_gets_no_threads_leaves_the_image_as_it_was",
+                "endings::a_mount_that_gets_no_threads_leaves_the_image_as_it_was",
                 "--exact",
             ])
             .arg("--test-threads=1")

@@ -13,13 +13,16 @@ fn with_stray(features: &str, name: &[u8; 2]) -> Option<Volume> {
     volume.paths().write("/in/frag", b"hidden").expect("room");
     volume.close().expect("a clean close");
     image.change(|bytes| {
+        // Also in the log, which may lie before the directory.
         let entry = b"\x04\x01frag";
-        let found = bytes
-            .windows(entry.len())
-            .position(|window| window == entry);
-        let at = found.expect("it is in the directory");
-        bytes[at] = 2;
-        bytes[at + 2..at + 4].copy_from_slice(name);
+        let found = bytes.windows(entry.len()).enumerate();
+        let found = found.filter(|(_, window)| window == entry);
+        let places: Vec<usize> = found.map(|(at, _)| at).collect();
+        assert!(!places.is_empty(), "it is in the directory");
+        for at in places {
+            bytes[at] = 2;
+            bytes[at + 2..at + 4].copy_from_slice(name);
+        }
     });
     Some(image.open())
 }
