@@ -30,7 +30,7 @@
 //! let report = check::check(device.clone(), &check::Options::default())?;
 //! assert!(report.is_clean());
 //!
-//! device.write_at(b"x", 1024 + 0x78)?; // a label that the superblock's checksum does not know
+//! device.write_at(1024 + 0x78, b"x")?; // a new label, and the old checksum
 //! let report = check::check(device, &check::Options::default())?;
 //! for finding in &report.findings {
 //!     println!("{} at {}: {}", finding.kind.name(), finding.place, finding.text);
