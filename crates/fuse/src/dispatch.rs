@@ -312,22 +312,18 @@ mod tests {
     #[test]
     fn a_quota_of_the_host_that_is_used_up_is_lack_of_space() {
         let dispatch = testing::dispatch(&Arc::new(testing::volume()));
-        for (kind, of_content, of_the_journal) in [
-            (io::ErrorKind::StorageFull, Errno::NO_SPACE, Errno::NO_SPACE),
-            (
-                io::ErrorKind::QuotaExceeded,
-                Errno::NO_SPACE,
-                Errno::NO_SPACE,
-            ),
-            (io::ErrorKind::PermissionDenied, Errno::IO, Errno::IO),
+        for (kind, told) in [
+            (io::ErrorKind::StorageFull, Errno::NO_SPACE),
+            (io::ErrorKind::QuotaExceeded, Errno::NO_SPACE),
+            (io::ErrorKind::PermissionDenied, Errno::IO),
         ] {
             let errno = dispatch.errno(&Error::Io(kind.into()));
-            assert_eq!(errno, of_content, "{kind}");
+            assert_eq!(errno, told, "{kind}");
             let failed = JournalError::Io {
                 operation: "writing to the log",
                 cause: Arc::new(kind.into()),
             };
-            assert_eq!(dispatch.errno(&failed.into()), of_the_journal, "{kind}");
+            assert_eq!(dispatch.errno(&failed.into()), told, "{kind}");
         }
     }
 }

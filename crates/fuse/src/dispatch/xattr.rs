@@ -7,6 +7,7 @@ use std::cell::LazyCell;
 
 use pext4_fs::{Error, InodeNumber, Refusal, SetXattrMode};
 use pext4_ondisk::acl::{self, Acl, is_list};
+use pext4_ondisk::directory::SET_GROUP_ID;
 
 use super::{Answer, Caller, Dispatch, Errno};
 use crate::report::{
@@ -16,9 +17,6 @@ use crate::report::{
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 const XATTR_BOTH: i32 = XATTR_CREATE | XATTR_REPLACE;
-
-/// The set-group-id bit.
-const SET_GROUP_ID: u16 = 0o2000;
 
 /// A value for an extended attribute.
 #[derive(Clone, Copy, Debug)]
