@@ -10,7 +10,7 @@ use pext4_fs::{Attributes, FileType, MountOptions, Volume};
 use crate::error::{EditError, FsContext, ImageContext, Result, check_path, refuse};
 use crate::image_tree::{Children, ImageFile, ImageTree};
 use crate::tree_writer::{MAX_DEPTH, TOO_DEEP};
-use crate::unreadable::Unreadable;
+use crate::unreadable::{OnSkipped, Unreadable};
 
 /// An opened image.
 ///
@@ -162,9 +162,37 @@ impl Reader {
         path: impl AsVolumePath,
         visit: &mut dyn FnMut(&Visited) -> Result<()>,
     ) -> Result<()> {
+        self.visit_each(path, visit, &mut Unreadable::new(None))
+    }
+
+    /// As [`Reader::walk`], but goes on past damage: files, names and directories that cannot be
+    /// read are not visited, and `on_skipped` is told of each. Returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `visit`; the path itself cannot be found.
+    pub fn walk_readable(
+        &self,
+        path: impl AsVolumePath,
+        visit: &mut dyn FnMut(&Visited) -> Result<()>,
+        on_skipped: &mut OnSkipped<'_>,
+    ) -> Result<u64> {
+        let mut unreadable = Unreadable::new(Some(on_skipped));
+        self.visit_each(path, visit, &mut unreadable)?;
+        Ok(unreadable.skipped)
+    }
+
+    fn visit_each(
+        &self,
+        path: impl AsVolumePath,
+        visit: &mut dyn FnMut(&Visited) -> Result<()>,
+        unreadable: &mut Unreadable<'_, '_>,
+    ) -> Result<()> {
         let image = self.tree();
         let mut visit_one = |file: ImageFile, depth: u32| -> Result<Option<Children>> {
-            let attributes = image.attributes(&file)?;
+            let Some(attributes) = unreadable.or_skip(image.attributes(&file))? else {
+                return Ok(None);
+            };
             let is_directory = attributes.file_type == FileType::Directory;
             let visited = Visited {
                 path: file.path(),
@@ -174,9 +202,11 @@ impl Reader {
             if !is_directory {
                 return Ok(None);
             }
-            check_depth(depth, &file).in_image(self.file())?;
-            let children = image.readable_children(&file, &mut Unreadable::new(None))?;
-            Ok(Some(children))
+            let checked = check_depth(depth, &file).in_image(self.file());
+            if unreadable.or_skip(checked)?.is_none() {
+                return Ok(None);
+            }
+            image.readable_children(&file, unreadable).map(Some)
         };
         // Directories on the way from the top, and what is still to be visited of each.
         let mut open = Vec::from_iter(visit_one(self.find(path.as_volume_path())?, 0)?);

@@ -7,13 +7,14 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Place, has, is_root, pext4, succeed};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, IFlags, Mode, RenameFlags, SeekFrom, Timespec,
     Timestamps, XattrFlags, fallocate, ioctl_getflags, ioctl_setflags, mknodat, renameat_with,
     seek, utimensat,
 };
 use rustix::io::Errno;
+
+use crate::common::{Place, has, is_root, pext4, succeed};
 
 /// Runs a shell line as another user.
 fn as_user(line: &str, directory: &Path) -> bool {

@@ -6,9 +6,10 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Place, fail, has, pext4, run, succeed};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
+
+use crate::common::{Place, fail, has, pext4, run, succeed};
 
 const CASEFOLD: IFlags = IFlags::from_bits_retain(0x4000_0000);
 

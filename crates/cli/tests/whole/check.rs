@@ -3,9 +3,10 @@
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::{Place, fail, pext4, run, succeed};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::common::{Place, fail, pext4, run, succeed};
 
 fn made() -> Place {
     let place = Place::empty();

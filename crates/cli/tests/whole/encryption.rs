@@ -7,13 +7,14 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Access, Place, fail, has, pext4, succeed};
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::inode::{Inode, InodeFlags};
 use pext4_ondisk::xattr::{self, Attribute};
 use pext4_testkit::oracle::debugfs;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, linkat, mknodat, openat};
 use rustix::fs::{XattrFlags, renameat_with, setxattr};
+
+use crate::common::{Access, Place, fail, has, pext4, succeed};
 
 const FILE: &str = "ciphertext-a-file";
 const OTHER: &str = "ciphertext-other";

@@ -8,7 +8,6 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{LET_GO, Mounted, Place, fail, is_root, pext4, run, succeed};
 use pext4_block::{Access, FileDevice, LockProbe, open_unlocked};
 use pext4_fuse::delay_openers;
 use pext4_testkit::effort::within;
@@ -16,6 +15,8 @@ use pext4_testkit::oracle::check::e2fsck;
 use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{LET_GO, Mounted, Place, fail, is_root, pext4, run, succeed};
 
 /// Far longer than anything here takes.
 const HANG: Duration = Duration::from_secs(120);

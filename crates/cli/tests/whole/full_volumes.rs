@@ -4,9 +4,10 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 
-use crate::common::Place;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use rustix::io::Errno;
+
+use crate::common::Place;
 
 #[test]
 fn a_full_disk_says_so_and_stays_whole() {

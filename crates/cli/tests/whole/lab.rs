@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{fail, has, is_root, pext4, run, succeed};
 use pext4_fuse::ending_signals;
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::common::{fail, has, is_root, pext4, run, succeed};
 
 /// A run that counts steps, not time.
 fn lab(words: &[&str]) -> Command {

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{fail, pext4, succeed};
 use tempfile::TempDir;
+
+use crate::common::{fail, pext4, succeed};
 
 /// The tables and figures of this project's own documents.
 #[test]

@@ -5,8 +5,9 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 
-use crate::common::{Place, fail, has, is_root, pext4, run, succeed, unmount_by_system};
 use rustix::process::{Signal, kill_process};
+
+use crate::common::{Place, fail, has, is_root, pext4, run, succeed, unmount_by_system};
 
 #[test]
 fn what_is_written_is_there_after_the_next_mount() {

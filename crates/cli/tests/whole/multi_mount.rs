@@ -3,8 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::{Place, fail, has, pext4, succeed};
 use pext4_testkit::oracle::mount::Access;
+
+use crate::common::{Place, fail, has, pext4, succeed};
 
 /// What debugfs shows of the block by which machines know of each other.
 fn shared_block(place: &Place) -> String {

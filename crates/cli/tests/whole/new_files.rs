@@ -9,9 +9,10 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use crate::common::{Place, has, succeed};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 use rustix::io::Errno;
+
+use crate::common::{Place, has, succeed};
 
 /// Whether this is Linux of a version, or a newer one; says so loudly if not.
 fn is_linux(major: u32, minor: u32) -> bool {

@@ -11,13 +11,14 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::common::{LET_GO, Place, fail, has, is_root, pext4, run, succeed};
 use pext4_testkit::effort;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps,
     UTIME_NOW, fallocate, ioctl_getflags, ioctl_setflags, renameat_with, utimensat,
 };
 use rustix::io::Errno;
+
+use crate::common::{LET_GO, Place, fail, has, is_root, pext4, run, succeed};
 
 fn modified(path: &Path) -> (i64, i64) {
     let told = fs::metadata(path).expect("it is there");

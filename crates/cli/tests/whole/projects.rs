@@ -5,8 +5,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Access, Place, fail, has, pext4, run, succeed};
 use pext4_testkit::oracle::debugfs;
+
+use crate::common::{Access, Place, fail, has, pext4, run, succeed};
 
 /// A mountable image with projects, or `None` where that cannot be.
 fn image_with_projects() -> Option<Place> {

@@ -5,10 +5,11 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Place, fail, has, pext4, succeed};
 use pext4_block::{Access, FileDevice};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::common::{Place, fail, has, pext4, succeed};
 
 fn length(place: &Place) -> u64 {
     fs::metadata(&place.image).expect("an image").len()

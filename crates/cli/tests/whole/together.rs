@@ -11,8 +11,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Place, has, pext4, succeed};
 use rustix::fs::{FallocateFlags, RawDir, XattrFlags, fallocate, fstat, getxattr, setxattr};
+
+use crate::common::{Place, has, pext4, succeed};
 
 #[test]
 fn the_blocks_of_a_file_are_counted_once_it_is_durable() {

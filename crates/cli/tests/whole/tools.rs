@@ -8,8 +8,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Place, fail, has, pext4, run, succeed};
 use serde_json::Value;
+
+use crate::common::{Place, fail, has, pext4, run, succeed};
 
 /// An image that upstream's tool filled, or `None` without that tool.
 fn filled() -> Option<Place> {

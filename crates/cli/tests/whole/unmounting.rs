@@ -4,8 +4,9 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
-use crate::common::{Place, fail, is_root, pext4, succeed, unmount_by_system};
 use rustix::process::{Signal, kill_process};
+
+use crate::common::{Place, fail, is_root, pext4, succeed, unmount_by_system};
 
 #[test]
 fn a_directory_in_use_is_not_unmounted() {

@@ -8,12 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::common::{Mounted, Place, copy_program, has, is_root, pext4, run, succeed};
 use rustix::fs::{
     Access, AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, Timespec, Timestamps, XattrFlags,
     access, fallocate, ioctl_setflags, utimensat,
 };
 use rustix::io::Errno;
+
+use crate::common::{Mounted, Place, copy_program, has, is_root, pext4, run, succeed};
 
 /// Runs a shell line as the user and group of this number.
 fn as_user(user: u32, line: &str, directory: &Path) -> Output {

@@ -5,8 +5,9 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::common::{Place, fail, has, pext4, succeed};
 use pext4_testkit::oracle::debugfs;
+
+use crate::common::{Place, fail, has, pext4, succeed};
 
 /// The hashes begin where Linux puts them: at the next multiple of 64 KiB.
 const SIZE: usize = 5000;

@@ -5,11 +5,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::common::archives::fresh;
 use pext4_block::{Device, FileDevice};
 use pext4_edit::{EditOptions, EditSession, Reader, change};
 use pext4_testkit::oracle::check::e2fsck;
 use tempfile::TempDir;
+
+use crate::common::archives::fresh;
 
 /// Bytes of the file that is written.
 const LENGTH: usize = 4 << 20;

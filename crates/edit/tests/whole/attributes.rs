@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use crate::common::filled;
 use pext4_edit::{Change, EditOptions, EditSession, Reader, change};
 use pext4_fs::{SetAttributes, Volume};
 use pext4_ondisk::inode::InodeFlags;
@@ -10,6 +9,8 @@ use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
+
+use crate::common::filled;
 
 const BLOCK: u32 = 1024;
 

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::archives::{
-    apply, archive, build, changed, export, fresh, header, record, records, tree,
-};
 use pext4_edit::{EditOptions, EditSession, ExportOptions, Reader};
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::tree::Tree;
+
+use crate::common::archives::{
+    apply, archive, build, changed, export, fresh, header, record, records, tree,
+};
 
 /// The results of both for one archive.
 fn both(folder: &Path, name: &str, archive: &[u8]) -> [Result<Tree, String>; 2] {

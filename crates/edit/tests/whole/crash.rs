@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use crate::common::{filled, mixture, write};
 use pext4_block::fault::Operation;
 use pext4_block::{Device, FaultDevice, RamDevice, RecordDevice};
 use pext4_edit::{CommitOutcome, EditError, EditOptions, EditSession, Plan, Tuning, Way};
@@ -16,6 +15,8 @@ use pext4_testkit::oracle::check::recover;
 use pext4_testkit::oracle::format::{Features, Format, everyday};
 use pext4_testkit::tree::Tree;
 use pext4_testkit::volume::tree_of;
+
+use crate::common::{filled, mixture, write};
 
 /// The image after a cut and both recoveries.
 fn recovered(left: &RamDevice) -> Result<[Tree; 2], String> {

@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use crate::common::archives::{apply, archive, fresh, header, record};
 use pext4_edit::{Change, EditOptions, EditSession, GetOptions, Overrides, Reader, change};
 use pext4_fs::FileType;
 use pext4_testkit::effort::scratch;
@@ -13,6 +12,8 @@ use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::common::archives::{apply, archive, fresh, header, record};
 
 const LEVELS: u64 = 200;
 /// The files that the process may have open while it copies out: fewer than the tree has levels.

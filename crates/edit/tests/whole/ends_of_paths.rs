@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::common::filled;
 use pext4_edit::{Change, EditOptions, EditSession, IntoDirectory, Overrides, Reader, change};
 use pext4_fs::{DeviceNumber, FileType, Time};
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
+
+use crate::common::filled;
 
 /// Applies one change to a fresh image. Returns the image and the result.
 fn tried(folder: &Path, change: &Change) -> (PathBuf, Result<(), String>) {

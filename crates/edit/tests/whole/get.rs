@@ -1,21 +1,21 @@
 //! Copies out of images, also of hostile ones.
 
-use crate::common;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::common::archives::{apply, fresh};
-use crate::common::filled;
 use pext4_edit::{
     Change, EditError, EditOptions, EditSession, ExportOptions, GetOptions, Progress, Reader,
-    change,
+    Visited, change,
 };
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::debugfs;
 use pext4_testkit::oracle::format::{Features, Format};
+
+use crate::common::archives::{apply, fresh};
+use crate::common::{self, filled};
 
 fn format() -> Format {
     Format::new(16 << 20, 1024, Features::NoChecksums).inodes(2048)
@@ -208,6 +208,25 @@ fn what_cannot_be_read_is_left_out_if_that_is_wanted() {
     for name in &there {
         assert_eq!(fs::read(out.join(name)).expect("readable"), b"some bytes");
     }
+
+    let mut visited = 0;
+    let mut visit = |_: &Visited| {
+        visited += 1;
+        Ok(())
+    };
+    reader
+        .walk("/rescue", &mut visit)
+        .expect_err("a leaf cannot be read");
+    visited = 0;
+    let mut visit = |_: &Visited| {
+        visited += 1;
+        Ok(())
+    };
+    let skipped = reader
+        .walk_readable("/rescue", &mut visit, &mut |_| {})
+        .expect("the rest is sound");
+    // The file whose content cannot be read has attributes.
+    assert_eq!((visited, skipped), (there.len() + 2, 1));
 }
 
 /// Below it, what cannot be read may be skipped.

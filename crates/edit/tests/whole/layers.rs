@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use crate::common::archives::{archive, changed, fresh, header};
 use pext4_edit::{EditOptions, EditSession, Reader};
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
+
+use crate::common::archives::{archive, changed, fresh, header};
 
 fn file(name: &str) -> Vec<u8> {
     header(name, b'0', 0, "")

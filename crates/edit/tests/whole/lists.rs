@@ -6,14 +6,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::archives::{
-    apply, archive, build, changed, export, fresh, header, record, records, tree,
-};
 use pext4_edit::{Change, EditOptions, EditSession, ModeChange, Overrides, Reader, change};
 use pext4_ondisk::acl;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
+
+use crate::common::archives::{
+    apply, archive, build, changed, export, fresh, header, record, records, tree,
+};
 
 /// The permission bits of a file, and its list of this name in the form of system calls.
 fn list_of(image: &Path, path: &str, name: &[u8]) -> (u16, Vec<acl::Entry>) {

@@ -2,10 +2,11 @@
 
 use std::fs;
 
-use crate::common::archives::{apply, archive, changed, fresh, header, tree};
 use pext4_edit::Reader;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
+
+use crate::common::archives::{apply, archive, changed, fresh, header, tree};
 
 #[test]
 fn links_in_an_archive_stay_inside_the_image() {

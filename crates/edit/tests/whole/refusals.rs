@@ -7,7 +7,6 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::common::{filled, write};
 use pext4_block::RamDevice;
 use pext4_edit::{Change, EditError, EditOptions, EditSession, Overrides, Reader, Tuning, change};
 use pext4_ondisk::journal::JournalSuperblock;
@@ -16,6 +15,8 @@ use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::debugfs;
 use pext4_testkit::oracle::format::{Features, Format};
+
+use crate::common::{filled, write};
 
 fn format(features: Features) -> Format {
     Format::new(16 << 20, 1024, features).inodes(2048)

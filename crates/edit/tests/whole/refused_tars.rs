@@ -3,10 +3,11 @@
 use std::fs;
 use std::io::Read;
 
-use crate::common::archives::{apply, archive, build, changed, fresh, header, record};
 use pext4_edit::{EditOptions, EditSession, Reader};
 use pext4_fs::DeviceNumber;
 use pext4_testkit::effort::scratch;
+
+use crate::common::archives::{apply, archive, build, changed, fresh, header, record};
 
 #[test]
 fn hostile_archives_change_nothing() {

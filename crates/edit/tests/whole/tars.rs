@@ -1,13 +1,10 @@
 //! Archives in and out: GNU tar reads ours, we read GNU tar's, and hostile ones are refused.
 
-use crate::common;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::archives::{apply, archive, changed, export, fresh, header, tree};
-use crate::common::filled;
 use pext4_edit::{Change, EditOptions, EditSession, Reader, change};
 use pext4_fs::{DeviceNumber, FileType};
 use pext4_testkit::Random;
@@ -15,6 +12,9 @@ use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::tree::Tree;
+
+use crate::common::archives::{apply, archive, changed, export, fresh, header, tree};
+use crate::common::{self, filled};
 
 fn has_tar() -> bool {
     let found = Command::new("tar")

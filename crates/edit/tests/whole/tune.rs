@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::common::{filled, fixed};
 use pext4_block::{Device, RamDevice};
 use pext4_edit::{EditOptions, EditSession, ErrorPolicy, Plan, Reader, Tuning, Way};
 use pext4_fs::{InodeNumber, MountOptions, Volume};
@@ -16,6 +15,8 @@ use pext4_testkit::oracle::mount::{Access, kernel_mount, kernel_writes};
 use pext4_testkit::oracle::{run, tool};
 use pext4_testkit::tree::Tree;
 use pext4_testkit::volume::walk;
+
+use crate::common::{filled, fixed};
 
 const UUID: [u8; 16] = *b"\x01\x23\x45\x67\x89\xab\xcd\xef\x01\x23\x45\x67\x89\xab\xcd\xef";
 const OLD: &str = "none,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,\

@@ -5,7 +5,6 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::common::{filled, fixed, mixture, write};
 use pext4_block::RamDevice;
 use pext4_edit::{
     Change, EditOptions, EditSession, ModeChange, Overrides, Plan, Reader, Way, change,
@@ -18,6 +17,8 @@ use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::oracle::mount::{Access, kernel_mount};
 use pext4_testkit::tree::Tree;
 use pext4_testkit::volume::walk;
+
+use crate::common::{filled, fixed, mixture, write};
 
 const FORMAT: (u64, u32) = (16 << 20, 1024);
 

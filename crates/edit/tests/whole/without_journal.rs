@@ -5,13 +5,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::common::{filled, mixture, write};
 use pext4_edit::{Change, EditOptions, EditSession, Plan, Reader, Way, change};
 use pext4_sync::atomic::{AtomicU32, Ordering};
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
+
+use crate::common::{filled, mixture, write};
 
 fn image(folder: &Path) -> PathBuf {
     let image = folder.join("image");

@@ -1,7 +1,8 @@
 //! State after errors: an operation that was done returns success, even if its cleanup failed.
 
-use crate::images::{Image, inode};
 use pext4_fs::{InodeNumber, RenameMode, SetXattrMode, Volume};
+
+use crate::images::{Image, inode};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 

@@ -1,10 +1,9 @@
 //! Extended attributes on whole images: against a plain map, with inodes of both sizes, and in
 //! blocks that inodes share, as Linux leaves them.
 
-use fastrand::Rng;
 use std::collections::BTreeMap;
 
-use crate::images::Image;
+use fastrand::Rng;
 use pext4_fs::{
     Acls, CreateAttributes, DeviceNumber, FileType, InodeNumber, Refusal, SetAttributes, SetTime,
     SetXattrMode, Time, Volume,
@@ -13,6 +12,8 @@ use pext4_ondisk::BlockNumber;
 use pext4_ondisk::acl::{self, Entry};
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::xattr;
+
+use crate::images::Image;
 
 const KINDS: [&[&str]; 4] = [
     &[],

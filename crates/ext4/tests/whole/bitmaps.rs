@@ -3,12 +3,13 @@
 use std::ops::RangeInclusive;
 use std::sync::{Arc, mpsc};
 
-use crate::images::Image;
 use pext4_block::fault::{FaultDevice, Operation};
 use pext4_block::{Device, RamDevice};
 use pext4_fs::options::OnError;
 use pext4_fs::{InodeNumber, MountOptions, Refusal, Volume};
 use pext4_ondisk::superblock::Superblock;
+
+use crate::images::Image;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 

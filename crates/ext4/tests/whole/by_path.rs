@@ -5,9 +5,10 @@ use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::images::Image;
 use pext4_fs::path::OpenOptions;
 use pext4_fs::{Error, Refusal, SetAttributes, SetXattrMode};
+
+use crate::images::Image;
 
 /// What was refused.
 fn refusal<T: std::fmt::Debug>(result: pext4_fs::Result<T>) -> Refusal {

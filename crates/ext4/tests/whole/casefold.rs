@@ -1,17 +1,18 @@
 //! Casefolded directories on images of mke2fs: what is equal, what is refused, what is inherited,
 //! and that e2fsck finds the indexes and names as it would make them.
 
-use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::images::{Image, inode};
+use fastrand::Rng;
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{
     CreateAttributes, DirectoryEntry, InodeNumber, MountOptions, Refusal, RenameMode, Result,
     SetAttributes, Volume, Whiteout,
 };
 use pext4_ondisk::inode::InodeFlags;
+
+use crate::images::{Image, inode};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const NEW: CreateAttributes = CreateAttributes {

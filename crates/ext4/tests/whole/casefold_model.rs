@@ -1,15 +1,16 @@
 //! Random operations on the names of a casefolded directory and of a plain one beside it, compared
 //! with a map. The model knows which names are equal: each is one of a few words, in any case.
 
-use fastrand::Rng;
 use std::collections::BTreeMap;
 
-use crate::images::Image;
+use fastrand::Rng;
 use pext4_fs::{
     CreateAttributes, DirectoryEntry, InodeNumber, Refusal, RenameMode, Result, SetAttributes,
     Volume,
 };
 use pext4_ondisk::inode::InodeFlags;
+
+use crate::images::Image;
 
 const NEW: CreateAttributes = CreateAttributes {
     permissions: 0o755,

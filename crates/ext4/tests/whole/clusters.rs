@@ -1,16 +1,16 @@
 //! Clusters of several blocks (`bigalloc`): contents, space, and what e2fsck says, for clusters of
 //! every size and changes that begin and end inside them.
 
-use crate::images;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::images::Image;
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{
     AllocateMode, CreateAttributes, Error, InodeNumber, MountOptions, Refusal, SetAttributes,
     SetXattrMode, Volume,
 };
+
+use crate::images::{self, Image};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const NEW: CreateAttributes = CreateAttributes {

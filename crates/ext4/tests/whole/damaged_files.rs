@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use crate::images::{Image, inode};
 use pext4_block::RamDevice;
 use pext4_fs::{
     AllocateMode, CreateAttributes, Error, InodeNumber, MountOptions, Refusal, RenameMode,
@@ -11,6 +10,8 @@ use pext4_fs::{
 };
 use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::superblock::Superblock;
+
+use crate::images::{Image, inode};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 

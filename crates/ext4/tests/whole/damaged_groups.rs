@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::images::Image;
 use pext4_block::fault::Operation;
 use pext4_block::{Device, FaultDevice, RamDevice};
 use pext4_fs::{InodeNumber, MountOptions, Result, Volume};
+
+use crate::images::Image;
 
 const SUPERBLOCK: usize = 1024;
 /// Where the descriptors begin: the block behind the superblock's.

@@ -1,10 +1,11 @@
 //! A file whose map is damaged in one of its nodes: the file suffers, and nothing else does.
 
-use crate::images::Image;
 use pext4_fs::{
     AllocateMode, CreateAttributes, Error, InodeNumber, Refusal, SetAttributes, Volume,
 };
 use pext4_ondisk::inode::InodeFlags;
+
+use crate::images::Image;
 
 const BLOCK: u64 = 1024;
 /// More than fit into two leaves, or below two pointer blocks.

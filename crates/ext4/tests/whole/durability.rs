@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::images::Image;
 use pext4_block::RamDevice;
 use pext4_fs::{AllocateMode, CreateAttributes, InodeNumber, MountOptions, SetAttributes, Volume};
+
+use crate::images::Image;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 

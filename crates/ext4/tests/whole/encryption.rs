@@ -2,13 +2,14 @@
 //! not changed, and everything beside them is as on any image. What Linux does is in the tests of
 //! the command.
 
-use crate::images::{Image, inode};
 use pext4_fs::path::OpenOptions;
 use pext4_fs::{
     AllocateMode, CreateAttributes, DeviceNumber, FileType, InodeNumber, Refusal, RenameMode,
     Result, SetAttributes, SetXattrMode, Time, Volume, Whiteout,
 };
 use pext4_ondisk::inode::InodeFlags;
+
+use crate::images::{Image, inode};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const NEW: CreateAttributes = CreateAttributes {

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::images::Image;
 use pext4_block::fault::{FaultDevice, Operation};
 use pext4_block::{Access, Device, Event, FileDevice, RamDevice, RecordDevice};
 use pext4_fs::{
     CreateAttributes, Error, InodeNumber, MountOptions, Refusal, RenameMode, SetAttributes, Volume,
 };
 use pext4_ondisk::superblock::{ERROR_IO, State, Superblock};
+
+use crate::images::Image;
 
 /// An interval so long that no commit happens unasked.
 fn options() -> MountOptions {

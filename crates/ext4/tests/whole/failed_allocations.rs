@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use crate::images::{Image, inode};
 use pext4_block::RamDevice;
 use pext4_fs::options::Reserve;
 use pext4_fs::{
     AllocateMode, CreateAttributes, InodeNumber, MountOptions, Refusal, SetAttributes, Volume,
 };
+
+use crate::images::{Image, inode};
 
 const BLOCK: usize = 4096;
 const SMALL: usize = 1024;

@@ -3,9 +3,10 @@
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-use crate::images::Image;
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{AllocateMode, Error, MountOptions, SetAttributes, Volume};
+
+use crate::images::Image;
 
 /// The bytes for which the host has no space.
 const TOO_MUCH: u8 = 0x77;

@@ -2,9 +2,10 @@
 
 use std::process::Command;
 
-use crate::images::Image;
 use pext4_fs::{InodeNumber, SetAttributes, SetTime, SetXattrMode, Volume};
 use pext4_ondisk::time::Time;
+
+use crate::images::Image;
 
 /// In 2040, which the first word of a time cannot hold.
 const LATE: Time = Time {

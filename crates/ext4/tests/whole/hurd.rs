@@ -1,8 +1,9 @@
 //! Images that were made for the Hurd, whose inodes have other fields where Linux has the upper
 //! halves of numbers.
 
-use crate::images::Image;
 use pext4_fs::{InodeNumber, Refusal, SetXattrMode};
+
+use crate::images::Image;
 
 /// The operating system that a superblock names.
 const CREATOR_OS: usize = 1024 + 0x48;

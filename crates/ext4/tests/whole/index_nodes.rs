@@ -1,7 +1,8 @@
 //! Nodes of a directory's index as others write them.
 
-use crate::images::{Image, inode};
 use pext4_fs::{CreateAttributes, InodeNumber};
+
+use crate::images::{Image, inode};
 
 /// Blocks of 1 KiB.
 const BLOCK: usize = 1024;

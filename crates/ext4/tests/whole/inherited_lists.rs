@@ -1,16 +1,16 @@
 //! Access control lists of new inodes whose values have inodes of their own (`ea_inode`).
 
-use crate::images;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::images::Image;
 use pext4_block::{Event, RamDevice, RecordDevice};
 use pext4_fs::{
     Acls, AllocateMode, CreateAttributes, DeviceNumber, FileType, InodeNumber, MountOptions,
     Refusal, RenameMode, Volume, Whiteout,
 };
 use pext4_ondisk::acl::{self, Entry};
+
+use crate::images::{self, Image};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const OWNER: CreateAttributes = CreateAttributes {

@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 
-use crate::images::Image;
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{
     AllocateMode, CreateAttributes, Error, FileType, InodeNumber, MountOptions, Refusal,
     RenameMode, SetAttributes, SetXattrMode, Volume,
 };
+
+use crate::images::Image;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 /// The number of bytes that fit an inode of 256 bytes.

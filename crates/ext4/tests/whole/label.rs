@@ -3,11 +3,12 @@
 
 use std::os::unix::fs::FileExt;
 
-use crate::images::Image;
 use pext4_fs::Refusal;
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::superblock::Superblock;
+
+use crate::images::Image;
 
 #[test]
 fn a_label_is_kept_and_one_that_does_not_fit_changes_nothing() {

@@ -1,9 +1,10 @@
 //! The largest files and counts, and the smallest groups and journals.
 
-use crate::images::{Image, comes_back, inode};
 use pext4_fs::{
     AllocateMode, CreateAttributes, InodeNumber, Refusal, RenameMode, SetAttributes, Volume,
 };
+
+use crate::images::{Image, comes_back, inode};
 
 fn set_size(volume: &Volume, file: InodeNumber, size: u64) -> pext4_fs::Result<()> {
     let change = SetAttributes {

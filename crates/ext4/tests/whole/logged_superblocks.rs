@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::images::Image;
 use pext4_block::RamDevice;
 use pext4_fs::{MountOptions, Volume};
+
+use crate::images::Image;
 
 const SUPERBLOCK: usize = 1024;
 const BLOCKS_COUNT: usize = SUPERBLOCK + 4;

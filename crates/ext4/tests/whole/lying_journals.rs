@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::images::Image;
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{Error, MountOptions, Result, Volume};
+
+use crate::images::Image;
 
 const BLOCK: usize = 4096;
 

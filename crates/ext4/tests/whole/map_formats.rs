@@ -1,7 +1,8 @@
 //! Files and directories whose map changes between extents and pointers (`chattr +e` and `-e`).
 
-use crate::images::Image;
 use pext4_fs::{CreateAttributes, Error, InodeNumber, Refusal, SetAttributes, Volume};
+
+use crate::images::Image;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 

@@ -5,8 +5,9 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use crate::images::Image;
 use pext4_fs::{CreateAttributes, Error, InodeNumber, Refusal, Volume};
+
+use crate::images::Image;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const THREADS: u32 = 4;

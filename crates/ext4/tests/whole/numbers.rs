@@ -3,8 +3,9 @@
 use std::sync::Barrier;
 use std::thread;
 
-use crate::images::Image;
 use pext4_fs::{CreateAttributes, InodeNumber, Refusal};
+
+use crate::images::Image;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 

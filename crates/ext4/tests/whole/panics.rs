@@ -8,9 +8,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use crate::images::Image;
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{MountOptions, Volume};
+
+use crate::images::Image;
 
 /// A device whose write panics when the countdown is at 0.
 struct PanickingDevice {

@@ -1,6 +1,5 @@
 //! The volume by paths, as `std::fs` has it: trailing slashes, links, open options, whole trees.
 
-use crate::images::Image;
 use std::io::Write;
 use std::sync::Barrier;
 
@@ -9,6 +8,8 @@ use pext4_fs::{
     AllocateMode, DeviceNumber, FileType, Refusal, RenameMode, Result, SetAttributes, SetXattrMode,
     Volume,
 };
+
+use crate::images::Image;
 
 /// Flags of an inode, as `FS_IOC_GETFLAGS` shows them.
 const IMMUTABLE: u32 = 0x10;

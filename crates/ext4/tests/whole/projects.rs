@@ -1,12 +1,13 @@
 //! Projects: who inherits one, what may enter a directory that passes its own on, and that nothing
 //! else changes the number.
 
-use crate::images::{Image, inode};
 use pext4_fs::{
     CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber, Refusal, RenameMode, Result,
     SetAttributes, SetXattrMode, Volume, Whiteout,
 };
 use pext4_ondisk::inode::InodeFlags;
+
+use crate::images::{Image, inode};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const PASSES_ON: u32 = InodeFlags::PROJINHERIT.bits();

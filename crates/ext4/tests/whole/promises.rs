@@ -4,12 +4,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::images::Image;
 use pext4_block::RamDevice;
 use pext4_fs::{
     AllocateMode, CreateAttributes, Error, FileType, InodeNumber, MappedRange, MountOptions,
     Refusal, RenameMode, SetAttributes, SetTime, SetXattrMode, Time, Volume, Whiteout,
 };
+
+use crate::images::Image;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 

@@ -8,11 +8,12 @@ mod values;
 
 use std::collections::BTreeMap;
 
-use crate::images::Image;
 use pext4_fs::{
     CreateAttributes, InodeNumber, Refusal, RenameMode, SetAttributes, SetXattrMode, Volume,
     Whiteout,
 };
+
+use crate::images::Image;
 
 pub(crate) const ROOT: InodeNumber = InodeNumber::ROOT;
 

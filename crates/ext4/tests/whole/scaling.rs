@@ -1,13 +1,12 @@
 //! Every setting of the scaling mechanisms behaves the same for users; settings differ only in how
 //! operations on different cores are kept apart.
 
-use fastrand::Rng;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::images::Image;
+use fastrand::Rng;
 use pext4_block::{Device, RamDevice};
 use pext4_fs::options::{SWITCHES, Scaling};
 use pext4_fs::{
@@ -15,6 +14,8 @@ use pext4_fs::{
     SetXattrMode, Volume,
 };
 use pext4_sync::topology;
+
+use crate::images::Image;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const BLOCK: u64 = 4096;

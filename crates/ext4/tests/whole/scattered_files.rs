@@ -1,9 +1,10 @@
 //! Fragmented files: deep extent trees on whole images, grown, punched, truncated, and checked by
 //! e2fsck.
 
-use crate::images::Image;
 use fastrand::Rng;
 use pext4_fs::{AllocateMode, InodeNumber, MappedRange, SetAttributes, Volume};
+
+use crate::images::Image;
 
 const KINDS: [&[&str]; 2] = [
     &["-b", "1024"],

@@ -2,16 +2,17 @@
 //! inodes per block, full disks, and many threads; in every setting of the cache that finds the
 //! blocks.
 
-use fastrand::Rng;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::images::Image;
+use fastrand::Rng;
 use pext4_block::{Access, FileDevice};
 use pext4_fs::options::{AttributeCache, Scaling};
 use pext4_fs::{CreateAttributes, InodeNumber, MountOptions, Refusal, SetXattrMode, Volume};
 use pext4_sync::topology;
+
+use crate::images::Image;
 
 const SETTINGS: [AttributeCache; 5] = [
     AttributeCache::Off,

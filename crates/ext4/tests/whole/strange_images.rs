@@ -4,12 +4,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::images::{Image, comes_back, inode};
 use pext4_block::{Access, Device, FileDevice, RamDevice};
 use pext4_fs::{
     AllocateMode, CreateAttributes, Error, InodeNumber, MountOptions, Refusal, RenameMode,
     SetAttributes, Volume,
 };
+
+use crate::images::{Image, comes_back, inode};
 
 #[test]
 fn a_file_mapped_onto_metadata_is_neither_written_nor_freed() {

@@ -1,7 +1,8 @@
 //! Entries `.` and `..` where a directory has none: they lead to files that nothing else shows.
 
-use crate::images::Image;
 use pext4_fs::{Refusal, Volume};
+
+use crate::images::Image;
 
 /// The image of a directory `/in` with the files `data` and `frag`, of which the latter is renamed
 /// behind the file system's back to a name of two bytes.

@@ -6,13 +6,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::images::Image;
 use pext4_block::{Access, FileDevice, RamDevice};
 use pext4_fs::options::Reserve;
 use pext4_fs::{
     CreateAttributes, InodeNumber, MountOptions, Refusal, SetAttributes, SetXattrMode, Volume,
 };
 use pext4_ondisk::superblock::Superblock;
+
+use crate::images::Image;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const SET_GROUP_ID: u16 = 0o2000;

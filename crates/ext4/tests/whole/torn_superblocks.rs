@@ -3,13 +3,13 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use crate::images::Image;
 use pext4_block::fault::Operation;
-
 use pext4_block::{Device, Event, FaultDevice, RamDevice, RecordDevice};
 use pext4_fs::{Error, MountOptions, Volume};
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::superblock::{ERROR_IO, State, Superblock};
+
+use crate::images::Image;
 
 const AT: usize = 1024;
 const SECTOR: usize = 512;

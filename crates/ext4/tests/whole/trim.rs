@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::images::Image;
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{MountOptions, Refusal, Volume};
+
+use crate::images::Image;
 
 const MIB: u64 = 1 << 20;
 

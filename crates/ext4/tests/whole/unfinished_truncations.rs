@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use crate::images::Image;
 use pext4_block::RamDevice;
 use pext4_block::fault::{FaultDevice, Operation};
 use pext4_fs::{AllocateMode, Error, InodeNumber, MountOptions, SetAttributes, Volume};
+
+use crate::images::Image;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 

@@ -1,8 +1,9 @@
 //! Attributes whose values have inodes of their own (`ea_inode`).
 
-use crate::images::Image;
 use fastrand::Rng;
 use pext4_fs::{CreateAttributes, Error, InodeNumber, Refusal, SetXattrMode, Volume};
+
+use crate::images::Image;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 

@@ -1,13 +1,14 @@
 //! Files with fs-verity: their content, and the hashes behind their end, stay as they are, while
 //! everything else about them, and every other file, changes as usual.
 
-use crate::images::{Image, inode};
 use pext4_fs::path::OpenOptions;
 use pext4_fs::{
     AllocateMode, CreateAttributes, InodeNumber, Refusal, RenameMode, Result, SetAttributes,
     SetTime, SetXattrMode, Time, Volume,
 };
 use pext4_ondisk::inode::InodeFlags;
+
+use crate::images::{Image, inode};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const FORMAT: [&str; 4] = ["-b", "4096", "-O", "verity"];

@@ -1,11 +1,11 @@
 //! Random trees: each must be in the image unchanged. The seed of a failure is printed;
 //! `BUILD_SEED` sets it.
 
-use fastrand::Rng;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
 use pext4_image::build::{Builder, Source};
 
 use crate::oracle::compare;

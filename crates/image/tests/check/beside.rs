@@ -5,11 +5,11 @@
 //! afterwards: without that, most fields would never be checked. `PEXT4_SEED` runs one seed alone,
 //! `PEXT4_TEST_EFFORT` multiplies the number of seeds.
 
-use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use fastrand::Rng;
 use pext4_image::check::Grade;
 use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::inode::InodeFlags;

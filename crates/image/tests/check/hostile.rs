@@ -1,12 +1,12 @@
 //! Random corruption: the checker may report anything, but it always ends. The seed of a failed
 //! round is printed.
 
-use fastrand::Rng;
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
+use fastrand::Rng;
 use pext4_block::{Device, RamDevice};
 use pext4_image::check::{self, Kind, Options};
 use pext4_sync::atomic::Ordering;

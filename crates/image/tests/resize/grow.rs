@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
+use pext4_image::resize::{Target, Way};
+
 use super::rig::{
     KIB, MIB, assert_clean, assert_holds, field, image, resize, scratch, source, text, tools,
 };
-use pext4_image::resize::{Target, Way};
 
 /// Grows an image of `size` to each of `sizes`.
 fn check(options: &str, size: u64, sizes: &[u64]) {

@@ -1,8 +1,8 @@
 //! Corrupt images: the result is an error or a plan, never a panic or a hang.
 
-use fastrand::Rng;
 use std::sync::Arc;
 
+use fastrand::Rng;
 use pext4_block::fault::Operation;
 use pext4_block::{Device, FaultDevice, RamDevice};
 use pext4_image::Error;

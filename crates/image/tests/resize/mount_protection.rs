@@ -4,13 +4,14 @@
 use std::fs;
 use std::path::Path;
 
+use pext4_block::{Device, RamDevice};
+use pext4_image::resize::{Options, Plan, Resize, Target};
+use pext4_ondisk::mmp::{Mmp, Use};
+
 use super::rig::{
     MIB, assert_clean, assert_holds, field, image, open, protect_mounts, resize, scratch, source,
     tools,
 };
-use pext4_block::{Device, RamDevice};
-use pext4_image::resize::{Options, Plan, Resize, Target};
-use pext4_ondisk::mmp::{Mmp, Use};
 
 /// Who uses the image, as its block says.
 fn mount_protection(path: &Path) -> Use {

@@ -6,14 +6,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pext4_block::{Access, FileDevice};
+use pext4_image::resize::{Options, Resize, Summary, Target, Way};
+use pext4_image::{Error, Phase};
+
 use super::rig::{
     MIB, NAMED_JOURNAL, assert_attributes, assert_clean, assert_holds, assert_journal_backup,
     field, image, image_with_gaps, journal_number, open, resize, scattered_image, scratch, source,
     text, tools,
 };
-use pext4_block::{Access, FileDevice};
-use pext4_image::resize::{Options, Resize, Summary, Target, Way};
-use pext4_image::{Error, Phase};
 
 /// Shrinks an image of `size` to each of `sizes`, then to the minimum, then grows it again. Returns
 /// the total of what the steps moved.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{ROOT, change_everything, create, owned_by};
-use crate::images::Image;
 use pext4_block::fault::{FaultDevice, Operation};
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{MountOptions, Volume};
+
+use super::{ROOT, change_everything, create, owned_by};
+use crate::images::Image;
 
 /// Usage could not be kept right in a quota file that is none: reading goes on.
 #[test]

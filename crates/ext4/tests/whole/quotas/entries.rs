@@ -1,9 +1,10 @@
 //! Entries of new owners, and the blocks that they need.
 
-use super::{ROOT, chown, create, listed, owned_by, set_size};
-use crate::images::{Image, inode};
 use pext4_fs::{Refusal, SetAttributes};
 use pext4_ondisk::quota::{Header, LeafHeader, OwnerKind};
+
+use super::{ROOT, chown, create, listed, owned_by, set_size};
+use crate::images::{Image, inode};
 
 /// Owners whose numbers share no byte need nodes of their own, and those that differ in the last
 /// byte a leaf of fourteen.

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::{ROOT, chown, listed, owned_by, set_long_attribute};
-use crate::images::{Image, inode};
 use pext4_fs::{MountOptions, SetAttributes};
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::quota::{Entry, OwnerKind, encode_file};
+
+use super::{ROOT, chown, listed, owned_by, set_long_attribute};
+use crate::images::{Image, inode};
 
 /// Puts another content of the same length into a quota file of an image with blocks of 1 KiB.
 fn rewrite(image: &Image, inode: u32, file: &[u8]) {

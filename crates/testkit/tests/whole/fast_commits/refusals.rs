@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::base::{Base, DIRECTORY, FREE, NEW, REGULAR, ROOT, block_of, generation, run, slot};
 use pext4_fs::{MountOptions, Volume};
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::extent::Extent;
@@ -12,6 +11,8 @@ use pext4_testkit::Random;
 use pext4_testkit::effort::{effort, seeds};
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::volume::tree_of;
+
+use super::base::{Base, DIRECTORY, FREE, NEW, REGULAR, ROOT, block_of, generation, run, slot};
 
 #[test]
 fn records_that_cannot_be_true_are_refused() {
