@@ -279,6 +279,7 @@ pub fn remarks(workload: &str) -> &'static [&'static str] {
             "  bandwidth         217 -> 5718 MiB/s         217 -> 5626 MiB/s",
             "  extents a file    261967 -> 588             261973 -> 570",
             "  average extent    4 -> 1780 KiB             4 -> 1837 KiB",
+            "  score             100 -> 2                  100 -> 2",
             "  free extents      71 -> 105                 71 -> 118",
             "  average free      1943732 -> 1316212 KiB    1943732 -> 1171208 KiB",
         ],

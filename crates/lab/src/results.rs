@@ -224,6 +224,23 @@ impl Fragmentation {
     pub fn extents_per_file(&self) -> f64 {
         self.extents as f64 / self.files.max(1) as f64
     }
+
+    /// The fragmentation score that `e4defrag -c` gives, from 0 to 100: with `p` percent of the
+    /// blocks beginning an extent that is not the first of its file, `8 p` up to 10 %, and
+    /// `80 + p / 5` beyond (found by trying e4defrag 1.47.0). Blocks are taken for 4 KiB large, as
+    /// in all images of the lab, and every file for one that has blocks.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a score needs no 53 bits")]
+    pub fn score(&self) -> f64 {
+        let bytes = self.average_extent.saturating_mul(self.extents);
+        let blocks = (bytes as f64 / 4096.0).max(1.0);
+        let percent = 100.0 * self.extents.saturating_sub(self.files) as f64 / blocks;
+        if percent <= 10.0 {
+            8.0 * percent
+        } else {
+            (80.0 + percent / 5.0).min(100.0)
+        }
+    }
 }
 
 impl Part {
@@ -399,6 +416,36 @@ mod tests {
             }
         }
         assert!(read > 0, "there are none");
+    }
+
+    /// What e4defrag said of directories with so many blocks, extents and files. The last two are
+    /// published (block allocation v3), of one file of many.
+    #[test]
+    fn a_layout_has_the_score_that_e4defrag_gives_it() {
+        let told = [
+            (2, 2, 1, 90),
+            (10, 10, 1, 98),
+            (100, 90, 1, 98),
+            (200, 47, 1, 85),
+            (400, 26, 1, 50),
+            (800, 13, 1, 12),
+            (1600, 3, 1, 1),
+            (200_000, 6, 1, 0),
+            (1242, 56, 4, 33),
+            (1 << 18, 261_967, 1, 100),
+            (1 << 18, 588, 1, 2),
+        ];
+        for (blocks, extents, files, score) in told {
+            let layout = Fragmentation {
+                files,
+                extents,
+                average_extent: blocks * 4096 / extents,
+                free_extents: None,
+                average_free_extent: None,
+            };
+            let found = layout.score();
+            assert_eq!(format!("{found:.0}"), score.to_string(), "{layout:?}");
+        }
     }
 
     #[test]

@@ -138,6 +138,7 @@ pub fn fragmentation(results: &Results) -> Option<String> {
         "tasks",
         "extents a file",
         "average extent",
+        "score",
         "free extents",
         "average free",
     ];
@@ -152,6 +153,7 @@ pub fn fragmentation(results: &Results) -> Option<String> {
                 point.tasks.to_string(),
                 format!("{:.1}", found.extents_per_file()),
                 kibibytes(found.average_extent),
+                format!("{:.0}", found.score()),
                 found
                     .free_extents
                     .map_or_else(none, |count| count.to_string()),

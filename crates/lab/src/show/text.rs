@@ -245,6 +245,7 @@ fn fragmentation(results: &Results) -> String {
         "tasks",
         "extents/file",
         "average extent",
+        "score",
         "free extents",
         "average free",
     ];
@@ -259,6 +260,7 @@ fn fragmentation_row(series: &Series, tasks: u32, found: &Fragmentation) -> Vec<
         tasks.to_string(),
         format!("{:.1}", found.extents_per_file()),
         kibibytes(found.average_extent),
+        format!("{:.0}", found.score()),
         found
             .free_extents
             .map_or_else(|| "-".to_owned(), |count| count.to_string()),
