@@ -77,7 +77,7 @@ impl CopyLimit {
             .map(|(name, value)| name.len() + value.len());
         let bytes = lengths.sum::<usize>() as u64;
         let values = bytes.saturating_sub(self.beside_values);
-        if values == 0 || !self.counted.borrow_mut().insert(inode) {
+        if values == 0 || self.counted.borrow().contains(&inode) {
             return Ok(());
         }
         take(&self.values, values).ok_or_else(|| {
@@ -85,7 +85,9 @@ impl CopyLimit {
                 "its extended attributes are, with those of the files copied before, larger than \
                  the file system",
             )
-        })
+        })?;
+        self.counted.borrow_mut().insert(inode);
+        Ok(())
     }
 
     /// Counts bytes of holes that are copied as zeroes.

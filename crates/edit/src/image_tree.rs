@@ -31,6 +31,9 @@ pub(crate) struct ImageTree<'v> {
     entered: RefCell<HashSet<InodeNumber>>,
     /// Files that count one link and were met.
     met: RefCell<HashSet<InodeNumber>>,
+    /// Files whose data could not be read. Under another name they are not read again: what was
+    /// read of them would count towards the limit once more.
+    damaged: RefCell<HashSet<InodeNumber>>,
     limit: CopyLimit,
 }
 
@@ -117,6 +120,7 @@ impl<'v> ImageTree<'v> {
             file,
             entered: RefCell::new(HashSet::new()),
             met: RefCell::new(HashSet::new()),
+            damaged: RefCell::new(HashSet::new()),
             limit: CopyLimit::new(volume),
         }
     }
@@ -245,6 +249,14 @@ impl<'v> ImageTree<'v> {
         self.limit.in_advance(read)
     }
 
+    /// Remembers a file as damaged if its data could not be read.
+    fn or_damaged<T>(&self, inode: InodeNumber, read: pext4_fs::Result<T>) -> pext4_fs::Result<T> {
+        if read.is_err() {
+            self.damaged.borrow_mut().insert(inode);
+        }
+        read
+    }
+
     fn enter(&self, file: &ImageFile) -> Result<()> {
         if self.entered.borrow_mut().insert(file.inode) {
             return Ok(());
@@ -276,7 +288,8 @@ impl Source for ImageTree<'_> {
             while at < end {
                 let length = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
                 let read = self.volume.read(file.inode, at, &mut piece[..length]);
-                let read = read.with_file(file).in_image(self.file)?;
+                let read = self.or_damaged(file.inode, read).with_file(file);
+                let read = read.in_image(self.file)?;
                 if read == 0 {
                     return Ok(());
                 }
@@ -311,6 +324,10 @@ impl<'a> DataRuns<'a> {
 
     fn next_run(&mut self) -> pext4_fs::Result<Option<(u64, u64)>> {
         let (volume, inode) = (self.tree.volume, self.file.inode);
+        if self.tree.damaged.borrow().contains(&inode) {
+            let problem = "could not be read under another of its names";
+            return Err(Corrupt::new("file", problem).in_inode(inode).into());
+        }
         let start = match volume.seek_data(inode, self.at) {
             Ok(start) => start,
             Err(error) if error.is(Refusal::NoSuchOffset) => return Ok(None),
@@ -333,8 +350,9 @@ impl Iterator for DataRuns<'_> {
     type Item = Result<(u64, u64)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let run = self.next_run().with_file(self.file);
-        run.transpose()
+        let run = self.next_run();
+        let run = self.tree.or_damaged(self.file.inode, run);
+        run.with_file(self.file).transpose()
     }
 }
 

@@ -138,9 +138,50 @@ fn a_file_of_one_link_and_many_names_is_not_copied_for_each() {
     }
 }
 
+/// Data is read until the damage, for one name of a file: all names together would have more than
+/// the file system, and what comes after them would be left out, too.
 #[test]
-fn attributes_with_the_same_values_are_not_copied_without_end() {
-    let (_folder, image) = image(Features::Values, |volume| {
+fn a_damaged_file_of_many_names_leaves_the_rest_to_be_copied() {
+    let (folder, image) = image(Features::Ext3, |volume| {
+        let file = create(volume, "damaged0");
+        let written = volume.write(file, 0, &vec![7; 4 << 20]);
+        assert_eq!(written.expect("room"), 4 << 20);
+        for number in 1..6 {
+            let name = format!("damaged{number}");
+            let made = volume.link(file, InodeNumber::ROOT, name.as_bytes());
+            volume.forget(made.expect("room").inode, 1);
+        }
+        let file = create(volume, "sound");
+        let written = volume.write(file, 0, &vec![8; 8 << 20]);
+        assert_eq!(written.expect("room"), 8 << 20);
+    });
+    // The superblock's block holds no pointers.
+    let spoilt = ["block[TIND] 1", "size 0x8000000"];
+    let spoilt = spoilt.map(|field| format!("set_inode_field /damaged0 {field}"));
+    debugfs::command(&image, &spoilt).expect("debugfs is beside mke2fs");
+
+    let reader = Reader::open(&image).expect("a sound superblock");
+    let mut skipped = Vec::new();
+    let options = ExportOptions {
+        on_skipped: Some(&mut |error| skipped.push(error.to_string())),
+        ..ExportOptions::default()
+    };
+    let exported = reader.export_with("/", &mut io::sink(), options);
+    let exported = exported.expect("the rest is sound");
+    assert_eq!((exported.bytes, skipped.len()), (8 << 20, 6), "{skipped:?}");
+    let second = &skipped[1];
+    assert!(second.contains("under another of its names"), "{second}");
+    let copy = folder.path().join("copy");
+    let copied = reader.get_readable("/", &copy, &GetOptions::default(), &mut |_| ());
+    let copied = copied.expect("the rest is sound");
+    assert_eq!((copied.bytes, copied.unreadable_skipped), (8 << 20, 6));
+    let content = std::fs::read(copy.join("sound")).expect("it is there");
+    assert_eq!(content, vec![8; 8 << 20]);
+}
+
+/// An image with `FILES` files that have the same large values, each with a second name.
+fn of_shared_values() -> (tempfile::TempDir, PathBuf) {
+    let (folder, image) = image(Features::Values, |volume| {
         let file = create(volume, "first");
         for number in 0..10 {
             let name = format!("user.{number}");
@@ -149,7 +190,10 @@ fn attributes_with_the_same_values_are_not_copied_without_end() {
             set.expect("room");
         }
         for number in 0..FILES {
-            create(volume, &format!("other{number}"));
+            let file = create(volume, &format!("other{number}"));
+            let name = format!("second{number}");
+            let made = volume.link(file, InodeNumber::ROOT, name.as_bytes());
+            volume.forget(made.expect("room").inode, 1);
         }
     });
     let told = debugfs::ask(&image, "stat /first").expect("debugfs is there");
@@ -159,9 +203,33 @@ fn attributes_with_the_same_values_are_not_copied_without_end() {
         .map(|number| format!("set_inode_field /other{number} file_acl {block}"))
         .collect::<Vec<_>>();
     debugfs::command(&image, &requests).expect("debugfs is beside mke2fs");
+    (folder, image)
+}
+
+#[test]
+fn attributes_with_the_same_values_are_not_copied_without_end() {
+    let (_folder, image) = of_shared_values();
     for told in refused(&image) {
         assert!(told.contains("image:/other"), "{told}");
         assert!(told.contains("extended attributes"), "{told}");
         assert!(told.contains("larger than the file system"), "{told}");
     }
+}
+
+#[test]
+fn nor_are_they_under_the_second_names_of_what_was_skipped() {
+    let (_folder, image) = of_shared_values();
+    let reader = Reader::open(&image).expect("a sound superblock");
+    let mut skipped = Vec::new();
+    let options = ExportOptions {
+        on_skipped: Some(&mut |error| skipped.push(error.to_string())),
+        ..ExportOptions::default()
+    };
+    let mut archive = Vec::new();
+    let exported = reader.export_with("/", &mut archive, options);
+    exported.expect("the rest is left out");
+    let of = |names: &str| skipped.iter().filter(|told| told.contains(names)).count();
+    assert!(of("image:/other") > 0, "they are too large: {skipped:?}");
+    assert_eq!(of("image:/other"), of("image:/second"), "{skipped:?}");
+    assert!((archive.len() as u64) < SIZE + (1 << 20));
 }
