@@ -326,6 +326,10 @@ impl Extractor<'_, '_> {
         self.has_made_top = true;
         let here = self.opened.enter(parent, name);
         let here = here.with_host_file(&self.host_path(source), "open it")?;
+        if parent.is_none() {
+            let open = self.descriptor(Some(&here), source)?;
+            self.disinherit(source, |list| rustix::fs::fremovexattr(&open, list))?;
+        }
         for (name, child) in self.image.readable_children(source, &mut self.unreadable)? {
             let name = OsString::from_vec(name);
             let extracted = self.extract(Some(&here), &name, &child, depth + 1);
@@ -355,6 +359,9 @@ impl Extractor<'_, '_> {
         let file = rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
         let file = File::from(file.with_host_file(&self.host_path(source), "make it")?);
         let is_top = !std::mem::replace(&mut self.has_made_top, true);
+        if is_top {
+            self.disinherit(source, |list| rustix::fs::fremovexattr(&file, list))?;
+        }
         let mut bytes = 0;
         let copied = self.image.content(source, metadata, &mut |offset, piece| {
             bytes += piece.len() as u64;

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use pext4_fs::{Attributes, FileType, InodeNumber, Refusal, Volume};
-use pext4_ondisk::Corrupt;
+use pext4_ondisk::{Corrupt, xattr};
 
 use crate::copy_limit::CopyLimit;
 use crate::error::{FsContext, ImageContext, Result};
@@ -225,14 +225,22 @@ impl<'v> ImageTree<'v> {
             let target = self.volume.read_link(file.inode).with_file(file);
             metadata.target = target.in_image(self.file)?;
         }
-        let xattrs = self.xattrs(file.inode).with_file(file);
+        let xattrs = self.xattrs(file.inode, metadata.kind).with_file(file);
         metadata.xattrs = xattrs.in_image(self.file)?;
         Ok(())
     }
 
-    fn xattrs(&self, inode: InodeNumber) -> pext4_fs::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    /// The attributes of a file, without those that Linux does not read from its kind of file.
+    fn xattrs(
+        &self,
+        inode: InodeNumber,
+        kind: FileType,
+    ) -> pext4_fs::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut xattrs = self.volume.xattrs(inode)?;
         self.limit.take_attributes(inode, &xattrs)?;
+        xattrs.retain(|(name, _)| {
+            xattr::split_name(name).is_none_or(|(index, _)| xattr::is_placed(kind, index))
+        });
         xattrs.sort_unstable();
         Ok(xattrs)
     }

@@ -31,7 +31,7 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::xattr::{
     Attribute, MAX_FULL_NAME, MAX_NAME, Value, callable_name, decode_inode_area,
-    entry_hash_of_value_inode, is_bare_prefix, is_visible, split_name,
+    entry_hash_of_value_inode, is_bare_prefix, is_placed, is_visible, split_name,
 };
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 
@@ -40,7 +40,7 @@ use crate::inode::inodes::Inodes;
 use crate::inode::values::{self, MAX_VALUE};
 use crate::inode::{Inode, Reach};
 use crate::store::now;
-use crate::types::{FileType, SetXattrMode};
+use crate::types::SetXattrMode;
 use block::{CheckedBlock, Departure, HasValueInodes, Outcome};
 pub use counting::store_counts;
 use plan::{BlockPlan, Places, Plan, Room};
@@ -56,9 +56,6 @@ struct Read {
 /// Metadata blocks that a change of one attribute may dirty: the inode, the superblock, the old
 /// block, a new or shared block, and what freeing each of these two blocks may dirty.
 pub const CREDITS: u32 = 4 + 2 * counting::CREDITS_AT_END;
-
-/// The number of `user.`.
-const INDEX_USER: u8 = 1;
 
 /// A value that is stored in an inode of its own.
 #[derive(Clone, Copy, Debug)]
@@ -155,8 +152,7 @@ pub fn set(
     if value.len() > MAX_VALUE {
         return Err(Refusal::TooBig.into());
     }
-    let may_have_users = matches!(inode.file_type(), FileType::Regular | FileType::Directory);
-    if index == INDEX_USER && !may_have_users {
+    if !is_placed(inode.file_type(), index) {
         return Err(Refusal::NotPermitted.into());
     }
     enter(

@@ -7,6 +7,7 @@ use std::fmt;
 use pext4_ondisk::acl::{self, Acl, Problem};
 use pext4_ondisk::directory::{FileType, name_problem};
 use pext4_ondisk::shown::Shown;
+use pext4_ondisk::xattr;
 
 use super::{Entry, Kind};
 
@@ -139,8 +140,8 @@ impl fmt::Display for AttributeProblem {
 ///
 /// # Errors
 ///
-/// The first attribute with a NUL byte in its name or a value that makes no sense, and a list as
-/// text that its kind of file cannot have; more than `max_bytes` of names and values.
+/// The first attribute whose name ext4 cannot hold, whose value makes no sense, or that its kind of
+/// file cannot have; more than `max_bytes` of names and values.
 pub fn attributes(
     entry: &Entry,
     max_bytes: usize,
@@ -157,7 +158,7 @@ pub fn attributes(
         };
         let value = value
             .map_err(|cause| problem(format!("its attribute {}: {cause}", Shown(&name))))
-            .and_then(|value| stored(&name, value).map_err(problem))?;
+            .and_then(|value| stored(entry.kind, &name, value).map_err(problem))?;
         found.all.push((name, value));
     }
     for (name, text) in [
@@ -217,12 +218,38 @@ pub fn check_total_size<N: AsRef<[u8]>>(
     Ok(())
 }
 
-/// The stored form of an attribute's value.
-fn stored(name: &[u8], value: Vec<u8>) -> Result<Vec<u8>, String> {
+/// The number of an attribute's prefix and the rest of its name, as ext4 stores them.
+///
+/// # Errors
+///
+/// A name that ext4 cannot hold, that no program could read, or that ext4 uses internally: it would
+/// interpret `system.data` as file content.
+pub fn split_attribute_name(name: &[u8]) -> Result<(u8, &[u8]), String> {
+    let shown = Shown(name);
     if name.contains(&0) {
         // Linux and e2fsck would take what follows the NUL for nothing, or for corruption.
         return Err(format!(
-            "the name of its attribute {} holds a NUL byte",
+            "the name of its attribute {shown} holds a NUL byte"
+        ));
+    }
+    if name.len() > xattr::MAX_FULL_NAME {
+        return Err(format!(
+            "its attribute {shown} has a name of {} bytes, Linux knows names up to {}",
+            name.len(),
+            xattr::MAX_FULL_NAME
+        ));
+    }
+    xattr::split_name(name)
+        .filter(|&(index, _)| xattr::is_visible(index))
+        .ok_or_else(|| format!("its attribute {shown} has a kind of name that ext4 cannot hold"))
+}
+
+/// The stored form of an attribute's value.
+fn stored(kind: Kind, name: &[u8], value: Vec<u8>) -> Result<Vec<u8>, String> {
+    let (index, _) = split_attribute_name(name)?;
+    if !xattr::is_placed(kind.file_type(), index) {
+        return Err(format!(
+            "it has the attribute {}: in Linux only files and directories have those of users",
             Shown(name)
         ));
     }
@@ -389,10 +416,43 @@ mod tests {
             (&b"SCHILY.xattr.user.a\0b"[..], &b"x"[..], &b"user.a\0b"[..]),
             (b"LIBARCHIVE.xattr.user.a", b"d*g", b"user.a"),
             (b"SCHILY.xattr.system.posix_acl_access", b"x", acl::ACCESS),
+            (b"SCHILY.xattr.user.", b"x", b"user."),
+            (b"SCHILY.xattr.foo", b"x", b"foo"),
+            (b"SCHILY.xattr.system.data", b"x", b"system.data"),
         ] {
             let mut entry = entry(Kind::File, b"x", b"");
             entry.attributes.set(key, value);
             assert_eq!(attributes(&entry, 100, |_| false).unwrap_err().name, name);
+        }
+    }
+
+    #[test]
+    fn names_have_as_many_bytes_as_linux_takes() {
+        for (length, is_taken) in [(250, true), (251, false)] {
+            let mut entry = entry(Kind::File, b"x", b"");
+            let key = [b"SCHILY.xattr.user.", &vec![b'n'; length][..]].concat();
+            entry.attributes.set(&key, b"x");
+            let found = attributes(&entry, 1000, |_| false);
+            assert_eq!(found.is_ok(), is_taken, "{length}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn users_attributes_are_on_files_and_directories_only() {
+        for (kind, is_taken) in [
+            (Kind::File, true),
+            (Kind::Directory, true),
+            (Kind::Symlink, false),
+            (Kind::Fifo, false),
+            (Kind::BlockDevice, false),
+        ] {
+            let mut user = entry(kind, b"x", b"target");
+            user.attributes.set(b"SCHILY.xattr.user.a", b"x");
+            let found = attributes(&user, 100, |_| false);
+            assert_eq!(found.is_ok(), is_taken, "{kind:?}");
+            let mut label = entry(kind, b"x", b"target");
+            label.attributes.set(b"SCHILY.xattr.security.a", b"x");
+            assert!(attributes(&label, 100, |_| false).is_ok(), "{kind:?}");
         }
     }
 

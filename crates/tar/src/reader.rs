@@ -15,9 +15,10 @@ const MAX_EXTENSION_BYTES: u64 = 8 << 20;
 /// Maximal size of all values from headers for all entries, in bytes: each entry gets a copy.
 const MAX_GLOBAL: usize = 64 << 10;
 
-/// Maximal number of zero blocks after the end mark that are read to see what follows: 4 MiB, more
-/// than any archiver uses to pad its last record.
-const MAX_PADDING: usize = 8192;
+/// Maximal number of zero blocks after the end mark that are read to see what follows: 64 MiB, more
+/// than any archiver uses to pad its last record. (A program that writes it into a pipe would not
+/// end well if it were not read.)
+const MAX_PADDING: usize = 1 << 17;
 
 /// Reads an archive.
 pub struct Reader<I> {

@@ -1,7 +1,7 @@
 //! `pext4 cat`: writes the content of files of an image.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context, Result, bail};
@@ -9,8 +9,9 @@ use clap::Args;
 use pext4_fs::{Attributes, FileType};
 
 use crate::device::ImageArgument;
+use crate::failure::{self, ReadErrors};
 use crate::viewer::Viewer;
-use crate::{failure, mode, names, output};
+use crate::{mode, names, output};
 
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;
@@ -29,22 +30,32 @@ pub struct Arguments {
 ///
 /// # Errors
 ///
-/// The image cannot be read; a path leads to no regular file.
+/// The image cannot be read; a path leads to no regular file, or to one that cannot be read: then
+/// the others are written all the same.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let viewer = Viewer::open(&arguments.image)?;
     let mut output = output::standard();
+    let mut read_errors = ReadErrors::default();
     let mut write = || {
         for path in &arguments.paths {
-            viewer.with(path, |attributes| {
+            let copied = viewer.with(path, |attributes| {
                 copy(&viewer, path, attributes, &mut output)
-            })?;
+            });
+            read_errors.skip(copied).transpose()?;
         }
         Ok(output.flush()?)
     };
-    write().map_err(failure::of_data)
+    let written = write();
+    read_errors.end(written).map_err(failure::of_data)
 }
 
-fn copy(viewer: &Viewer, path: &OsStr, attributes: &Attributes, to: &mut dyn Write) -> Result<()> {
+/// Copies a file. The error is one of reading; the value, what became of the output.
+fn copy(
+    viewer: &Viewer,
+    path: &OsStr,
+    attributes: &Attributes,
+    to: &mut dyn Write,
+) -> Result<io::Result<()>> {
     let shown = || names::show(path.as_bytes());
     if attributes.file_type != FileType::Regular {
         let word = mode::word(attributes.file_type);
@@ -56,9 +67,11 @@ fn copy(viewer: &Viewer, path: &OsStr, attributes: &Attributes, to: &mut dyn Wri
         let read = viewer.volume().read(attributes.inode, offset, &mut piece);
         let length = read.with_context(shown)?;
         if length == 0 {
-            return Ok(());
+            return Ok(Ok(()));
         }
-        to.write_all(&piece[..length])?;
+        if let Err(error) = to.write_all(&piece[..length]) {
+            return Ok(Err(error));
+        }
         offset += length as u64;
     }
 }

@@ -112,6 +112,14 @@ fn content_comes_out_as_it_is() {
     );
     let said = fail(pext4(["cat"]).arg(&place.image).arg("loop"), 1);
     assert!(said.contains("symbolic links"), "{said}");
+    let paths = ["missing", "absolute", "directory", "/directory/file"];
+    let mut command = pext4(["cat"]);
+    let ended = command.arg(&place.image).args(paths).output();
+    let ended = ended.expect("it runs");
+    assert_eq!(ended.status.code(), Some(1));
+    assert_eq!(ended.stdout, b"content\ncontent\n");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(said.lines().count(), 2, "{said}");
 }
 
 #[test]

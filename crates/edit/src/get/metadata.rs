@@ -11,6 +11,7 @@ use std::path::Path;
 use pext4_fs::FileType;
 use pext4_ondisk::acl;
 use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
 
 use super::{DIRECTORY_TO_FILL, Extractor};
 use crate::error::{HostContext, Result};
@@ -18,6 +19,25 @@ use crate::image_tree::ImageFile;
 use crate::source::FileMetadata;
 
 impl Extractor<'_, '_> {
+    /// Removes the access control lists that the top of the copy has from the host's directory:
+    /// they would let in those that the image keeps out. What is below inherits none then.
+    pub(super) fn disinherit(
+        &self,
+        source: &ImageFile,
+        remove: impl Fn(&OsStr) -> rustix::io::Result<()>,
+    ) -> Result<()> {
+        for list in [acl::ACCESS, acl::DEFAULT] {
+            match remove(OsStr::from_bytes(list)) {
+                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                removed => removed.with_host_file(
+                    &self.host_path(source),
+                    "remove the access control list that it has from its directory",
+                )?,
+            }
+        }
+        Ok(())
+    }
+
     /// Sets the attributes of an open file, and returns its mode; a directory stays open to the
     /// copy. The owner comes first, since a change of owner removes capabilities and set-user-ID
     /// bits. The mode comes after the extended attributes, since an ordinary user cannot set any on
@@ -62,6 +82,9 @@ impl Extractor<'_, '_> {
         }
         let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
         let path = path.join(name);
+        if source.path_below_top().is_empty() && metadata.kind != FileType::Symlink {
+            self.disinherit(source, |list| rustix::fs::lremovexattr(&path, list))?;
+        }
         let mode = self.apply_attributes(metadata, |name, value| {
             rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty())
         });

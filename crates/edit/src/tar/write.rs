@@ -42,6 +42,8 @@ const LISTS: [(&[u8], &[u8]); 2] = [
 ];
 /// The number of data runs in a sparse header, and in each block that follows it.
 const RUNS_IN_HEADER: usize = 4;
+/// Bytes of a name in a header.
+const NAME_LENGTH: usize = 100;
 const RUNS_IN_BLOCK: usize = 21;
 
 /// What was exported.
@@ -337,9 +339,8 @@ impl Exporter<'_, '_> {
             let records = std::mem::take(&mut header.records);
             let mut extended = Header::blank();
             extended.bytes[156] = b'x';
-            // The name of an extended header has no meaning, but some readers take an entry whose
-            // name ends with a slash for a directory, whatever its type, and expect no data.
-            extended.set_text(0, 100, name.strip_suffix(b"/").unwrap_or(name));
+            // The name of an extended header has no meaning.
+            extended.set_text(0, NAME_LENGTH, without_slash(name));
             extended.set_number(124, 12, records.len() as u64);
             let bytes = extended.finish();
             self.put(&bytes)?;
@@ -363,6 +364,16 @@ impl Exporter<'_, '_> {
     }
 }
 
+/// As much of a name as a header holds, without a slash at its end: some readers take an entry whose
+/// name ends so for a directory, whatever its type, and expect no data.
+fn without_slash(name: &[u8]) -> &[u8] {
+    let mut start = &name[..name.len().min(NAME_LENGTH)];
+    while let Some(shorter) = start.strip_suffix(b"/") {
+        start = shorter;
+    }
+    start
+}
+
 fn put(output: &mut dyn Write, name: &Path, bytes: &[u8]) -> Result<()> {
     output.write_all(bytes).with_host_file(name, "write it")
 }
@@ -383,10 +394,14 @@ impl Header {
 
     fn new(name: &[u8], metadata: &FileMetadata) -> Self {
         let mut header = Self::blank();
-        if name.len() > 100 || !name.is_ascii() {
+        if name.len() > NAME_LENGTH || !name.is_ascii() {
             header.record(b"path", name);
         }
-        header.set_text(0, 100, name);
+        let name = match metadata.kind {
+            FileType::Directory => name,
+            _ => without_slash(name),
+        };
+        header.set_text(0, NAME_LENGTH, name);
         header.set_number(100, 8, metadata.permissions.into());
         header.set_or_record(108, 8, b"uid", metadata.uid.into());
         header.set_or_record(116, 8, b"gid", metadata.gid.into());

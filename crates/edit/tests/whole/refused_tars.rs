@@ -167,7 +167,7 @@ fn an_archive_behind_the_end_mark_is_not_lost_silently() {
     let before = fs::read(&image).expect("readable");
     let first = archive(&[header("one", b'0', 0, "")]);
     let second = archive(&[header("two", b'0', 0, "")]);
-    for padding in [0, 9216, 1 << 20] {
+    for padding in [0, 9216, 1 << 20, 10 << 20] {
         let both = [&first[..], &vec![0; padding], &second].concat();
         let built = folder.path().join("built");
         for error in [apply(&image, &both), build(&built, &both)] {
@@ -176,7 +176,7 @@ fn an_archive_behind_the_end_mark_is_not_lost_silently() {
         }
     }
     assert!(fs::read(&image).expect("readable") == before);
-    for junk in [vec![b'?'; 700], vec![0; 5 << 20]] {
+    for junk in [vec![b'?'; 700], vec![0; 65 << 20]] {
         let long = [&first[..], &junk].concat();
         build(&folder.path().join("built"), &long).expect("one archive");
         apply(&image, &long).expect("one archive");

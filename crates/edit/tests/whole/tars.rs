@@ -37,6 +37,8 @@ fn rich(folder: &Path) -> std::path::PathBuf {
         .expect("room");
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
     let long = format!("/usr/{}/{}", "d".repeat(200), "f".repeat(255));
+    // A slash is the last byte of its name in the header.
+    let cut = format!("/usr/{}/{}", "d".repeat(45), "d".repeat(49));
     let path = |text: &str| text.as_bytes().to_vec();
     let node = |text: &str, kind, major, minor| {
         Change::MakeNode(change::MakeNode {
@@ -53,6 +55,12 @@ fn rich(folder: &Path) -> std::path::PathBuf {
             mode: None,
         }),
         common::write(&long, 2000, &mut Random::new(2)),
+        Change::MakeDirectory(change::MakeDirectory {
+            path: path(&cut),
+            parents: true,
+            mode: None,
+        }),
+        common::write(&format!("{cut}/file"), 2000, &mut Random::new(2)),
         common::write("/caf\u{e9} and blank", 10, &mut Random::new(2)),
         node("/null", FileType::CharacterDevice, 1, 3),
         node("/sda", FileType::BlockDevice, 8, 70_000),

@@ -158,22 +158,8 @@ pub(super) fn to_stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> 
 /// The attribute of a full name and a value in the stored form. The error says why it cannot be
 /// stored.
 pub(super) fn of_stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
-    let shown = Shown(name);
-    // No program could read ext4's internal attributes, and ext4 would interpret `system.data` as
-    // file content.
-    let kept = xattr::split_name(name).filter(|(index, _)| xattr::is_visible(*index));
-    let Some((index, rest)) = kept else {
-        return Err(format!(
-            "its attribute {shown} has a kind of name that ext4 cannot hold; \
-             --exclude-xattr '{shown}' leaves it out"
-        ));
-    };
-    if rest.len() > xattr::MAX_NAME {
-        return Err(format!(
-            "its attribute {shown} has a name of {} bytes",
-            rest.len()
-        ));
-    }
+    let (index, rest) = checked::split_attribute_name(name)
+        .map_err(|problem| format!("{problem}; --exclude-xattr '{}' leaves it out", Shown(name)))?;
     Ok(Attribute::new(index, rest, value))
 }
 

@@ -1,5 +1,10 @@
 //! Names of attributes: a prefix that is stored as a number, and the rest.
 
+use crate::directory::FileType;
+
+/// The number of `user.`.
+pub const INDEX_USER: u8 = 1;
+
 /// The number of `system.`; inline data is the attribute `system.data`.
 pub const INDEX_SYSTEM: u8 = 7;
 
@@ -18,7 +23,7 @@ const WHOLE: [(u8, &[u8]); 3] = [
 
 /// Prefixes that a name follows, with their numbers.
 const PREFIXES: [(u8, &[u8]); 5] = [
-    (1, b"user."),
+    (INDEX_USER, b"user."),
     (4, b"trusted."),
     (6, b"security."),
     (INDEX_SYSTEM, b"system."),
@@ -36,6 +41,13 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
         let rest = full.strip_prefix(*prefix)?;
         (!rest.is_empty() && !rest.contains(&0)).then_some((*index, rest))
     })
+}
+
+/// Whether files of a kind have attributes with this number. Linux has `user.` on files and
+/// directories only: elsewhere no call sets or reads such attributes.
+#[must_use]
+pub fn is_placed(kind: FileType, index: u8) -> bool {
+    index != INDEX_USER || matches!(kind, FileType::Regular | FileType::Directory)
 }
 
 /// Whether callers see attributes with this number: not ext4's own (inline data, keys).
