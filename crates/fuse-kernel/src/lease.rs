@@ -25,6 +25,15 @@ pub fn delay_openers(file: impl AsFd) -> io::Result<()> {
     control(file, libc::F_SETLEASE, libc::F_WRLCK)
 }
 
+/// Gives up the lease that [`delay_openers`] has taken: those who wait go on, as do all others.
+///
+/// # Errors
+///
+/// There is no lease.
+pub fn admit_openers(file: impl AsFd) -> io::Result<()> {
+    control(file.as_fd().as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK)
+}
+
 /// A command of `fcntl(2)` with a number.
 fn control(file: RawFd, command: libc::c_int, argument: libc::c_int) -> io::Result<()> {
     // SAFETY: these commands take a number and touch no memory of the process; the descriptor is

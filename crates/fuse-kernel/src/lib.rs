@@ -31,7 +31,7 @@ mod wire;
 pub use device::Notifier;
 pub use device_number::DeviceNumber;
 pub use handshake::{Features, Wanted};
-pub use lease::delay_openers;
+pub use lease::{admit_openers, delay_openers};
 pub use listing::Listing;
 pub use reply::{Born, Entry, OpenFlags, Reply};
 pub use request::{Caller, Forgotten, NewTime, Operation, Request, SetAttributes};

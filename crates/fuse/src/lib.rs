@@ -49,6 +49,7 @@ pub mod error_log;
 pub mod mount;
 mod node;
 mod offload;
+mod openers;
 pub mod options;
 mod pending_errors;
 mod placement;
@@ -61,6 +62,7 @@ mod testing;
 
 pub use error_log::ErrorLog;
 pub use mount::{MountError, Unmounter};
+pub use openers::OpenersDelay;
 pub use options::{ImageRange, OptionError, Options};
 pub use pext4_fuse_kernel::delay_openers;
 pub use server::{EndError, Server};

@@ -21,7 +21,7 @@ use clap::Args;
 use pext4_block::{Access, Device, FileDevice};
 use pext4_fs::{MountOptions, Volume};
 use pext4_fuse::mount::Source;
-use pext4_fuse::{CaughtSignals, ErrorLog, ImageRange, Options, Server, delay_openers, mount};
+use pext4_fuse::{CaughtSignals, ErrorLog, ImageRange, OpenersDelay, Options, Server, mount};
 use pext4_sync::meter;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -302,10 +302,20 @@ fn serve(
         Ok(()) => Ok(()),
         Err(_) => server.unmounter().end(),
     };
+    let is_written = device
+        .upgrade()
+        .is_some_and(|device| !device.is_read_only());
+    let delay = is_written.then(|| OpenersDelay::of_mount(server.unmounter(), device));
     let ended = server.wait_then(|| {
-        let written = device.upgrade().filter(|device| !device.is_read_only());
-        // Where that cannot be, the image is as unprotected as it was while it was mounted.
-        let _ = written.map(|device| delay_openers(&*device));
+        let delayed = delay.map(|delay| delay.and_then(OpenersDelay::session_has_ended));
+        if let Some(Err(error)) = delayed
+            && error.kind() == ErrorKind::WouldBlock
+        {
+            log::message(&format!(
+                "{}: another program has it open, and may read or write what is being changed",
+                image.display()
+            ));
+        }
     });
     if let Err(error) = &ended
         && !arguments.foreground

@@ -92,6 +92,15 @@ impl Unmounter {
         }
     }
 
+    /// Whether the table, which had the mount when it was made, has it no more: it was unmounted, or
+    /// detached while it is in use. The table is that of this process's mount namespace.
+    pub(crate) fn is_gone_from_table(&self) -> bool {
+        match (&self.made, table::mounts()) {
+            (Some(made), Ok(mounts)) => table::same_elsewhere(made, &mounts).is_none(),
+            _ => false,
+        }
+    }
+
     /// Ends the mount. If files are open, the kernel writes its dirty pages, the directory is
     /// detached, and further calls on the open files fail.
     ///
