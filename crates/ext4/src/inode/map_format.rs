@@ -38,8 +38,8 @@ impl Inodes {
     /// # Errors
     ///
     /// `Refused(NotSupported)` if the map would need pointer blocks, or its conversion more than a
-    /// transaction can hold, the file has fs-verity, or clusters have several blocks; `Corrupt`,
-    /// `Io`.
+    /// transaction can hold, the file has fs-verity, or clusters have several blocks;
+    /// `Refused(Invalid)` if the file system has no extents; `Corrupt`, `Io`.
     pub(crate) fn map_in_other_format(&self, inode: &Inode) -> Result<(OtherMap, u32)> {
         let root = inode.root();
         // Linux gives fs-verity to files with extents only, and makes no pointers in clusters.
@@ -51,7 +51,8 @@ impl Inodes {
         } else if self.new_files_use_extents() {
             self.tree_of(inode, &root)
         } else {
-            Err(Refusal::NotSupported.into())
+            // The file system has no extents.
+            Err(Refusal::Invalid.into())
         };
         let other = other.map_err(|error| error.in_inode(inode.number()))?;
         if inode.size() > self.largest_size_by_pointers() {

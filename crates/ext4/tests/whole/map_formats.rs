@@ -22,6 +22,18 @@ fn set_flags(volume: &Volume, inode: InodeNumber, flags: u32) -> Result<u32, Err
     Ok(set.flags)
 }
 
+/// `chattr +e` as on Linux.
+#[test]
+fn no_file_gets_a_tree_where_the_file_system_has_none() {
+    let Some(image) = Image::make(&["-O", "^extents,^64bit"]) else {
+        return;
+    };
+    let volume = image.open();
+    let inode = file(&volume, b"file");
+    let error = set_flags(&volume, inode, EXTENTS).expect_err("they have no meaning here");
+    assert!(error.is(Refusal::Invalid), "{error}");
+}
+
 /// `chattr -e` as on Linux: a map that fits the inode with pointers changes its form.
 #[test]
 fn a_small_map_takes_the_other_form_and_a_large_one_does_not() {
