@@ -158,6 +158,13 @@ impl Search<'_> {
             return self.findings.add(Kind::LimitReached, place, text);
         }
         let collected = Collector::collect(self.volume, number, &inode);
+        // A mount reads no entries there. To e2fsck every block of the file is one of entries.
+        if let Some(run) = collected.runs.iter().find(|run| run.end() > blocks) {
+            let logical = blocks.max(run.logical.into());
+            self.report(format!(
+                "logical block {logical} is mapped, behind its {blocks} blocks"
+            ));
+        }
         let mut entries = 0u64;
         // A block that is mapped several times is read once. That it is shared is reported in pass
         // 1.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pext4_block::Device;
 use pext4_ondisk::casefold;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
-use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::geometry::{Geometry, MAX_CLUSTERS_PER_GROUP};
 use pext4_ondisk::inode::BASE_SIZE;
 use pext4_ondisk::superblock::{self, State, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
@@ -125,7 +125,7 @@ fn any_backup(device: &dyn Device) -> Option<(Opened, BlockNumber)> {
     (10..=16u32).find_map(|bits| {
         let block_size = 1u64 << bits;
         let first = u64::from(bits == 10);
-        let block = first + 8 * block_size;
+        let block = first + (8 * block_size).min(MAX_CLUSTERS_PER_GROUP.into());
         let mut bytes = [0; superblock::SIZE];
         device.read_at(block * block_size, &mut bytes).ok()?;
         let superblock = Superblock::decode(&bytes).ok()?;

@@ -5,7 +5,7 @@ use pext4_ondisk::geometry::max_inodes_per_group;
 use pext4_ondisk::superblock::Superblock;
 
 use super::plan::{Options, impossible};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The minimum number of inodes in a group: group 0 needs them for the reserved inodes and the
 /// special files.
@@ -41,19 +41,35 @@ pub(crate) fn default_bytes_per_inode(size: u64, block_size: u64) -> u64 {
 }
 
 /// Sets the number of inodes: the same in every group, in whole blocks of the table and whole bytes
-/// of the bitmap.
+/// of the bitmap. False, and nothing set, if groups of this size are too few for the inodes.
 pub(super) fn set_inode_counts(
     superblock: &mut Superblock,
     options: &Options,
     size: u64,
-) -> Result<()> {
+) -> Result<bool> {
     check_inode_size(options.inode_size, 1024 << superblock.log_block_size)?;
     check_bytes_per_inode(options.bytes_per_inode)?;
+    check_inodes(options.inodes)?;
     let counts = InodeCounts::new(superblock, options, size);
+    if counts.wanted.saturating_mul(options.inode_size.into()) >= size {
+        return Err(no_room(counts.wanted, options, size));
+    }
+    if counts.share > counts.max_share {
+        return Ok(false);
+    }
     superblock.inodes_count = counts.checked_total(superblock, options, size)?;
     superblock.inodes_per_group =
         u32::try_from(counts.per_group).expect("bounded by a block's bits");
-    Ok(())
+    Ok(true)
+}
+
+/// The error for inodes whose tables do not fit.
+fn no_room(wanted: u64, options: &Options, size: u64) -> Error {
+    impossible(format!(
+        "{wanted} inodes of {} bytes leave no room in {size} bytes: ask for fewer with -N, or for \
+         smaller ones with -I",
+        options.inode_size
+    ))
 }
 
 fn check_inode_size(inode_size: u16, block_size: u32) -> Result<()> {
@@ -82,6 +98,10 @@ struct InodeCounts {
     wanted: u64,
     /// Inodes in a block of the table.
     per_block: u64,
+    /// How many of the wanted ones each group must have.
+    share: u64,
+    /// The largest share for which groups need not be smaller, and thus more.
+    max_share: u64,
     per_group: u64,
     /// The largest `per_group` with which the format counts all inodes; 0 if there is none.
     max_per_group: u64,
@@ -95,25 +115,29 @@ impl InodeCounts {
         let per_block = block_size / u64::from(options.inode_size);
         let data = superblock.blocks_count - u64::from(superblock.first_data_block);
         let groups = data.div_ceil(u64::from(superblock.blocks_per_group));
-        let share = options.bytes_per_inode;
-        let share = share.unwrap_or_else(|| default_bytes_per_inode(size, block_size));
-        let wanted = options.inodes.unwrap_or(size / share).max(16);
-        let step = per_block.max(8);
-        let max_per_group = max_inodes_per_group(block_size, per_block) / step * step;
-        let countable = u64::from(u32::MAX) / groups / step * step;
-        let max_per_group = max_per_group.min(countable);
+        let wanted = wanted(options, size, block_size);
         let share = wanted.div_ceil(groups).max(MIN_INODES);
-        let per_group = match options.inodes {
-            Some(_) => share.next_multiple_of(step).min(max_per_group),
-            // A default is rounded down to whole bytes of the bitmap, as in mke2fs, and is smaller
-            // in a very large file system.
-            None => (share.next_multiple_of(per_block) / step * step).min(max_per_group),
+        let step = per_block.max(8);
+        let most = max_inodes_per_group(block_size, per_block) / step * step;
+        let countable = u64::from(u32::MAX) / groups / step * step;
+        let max_per_group = most.min(countable);
+        let (share_in_steps, max_share) = match options.inodes {
+            Some(_) => (share.next_multiple_of(step), most),
+            // As in mke2fs, a default is rounded down to whole bytes of the bitmap, and is smaller
+            // where blocks have more bits than a group may have inodes, and in a very large file
+            // system.
+            None => (
+                share.next_multiple_of(per_block) / step * step,
+                8 * block_size,
+            ),
         };
         Self {
             groups,
             wanted,
             per_block,
-            per_group,
+            share,
+            max_share,
+            per_group: share_in_steps.min(max_per_group),
             max_per_group,
             step,
         }
@@ -140,12 +164,18 @@ impl InodeCounts {
             )));
         }
         if self.per_group / self.per_block >= u64::from(superblock.blocks_per_group) {
-            return Err(impossible(format!(
-                "{wanted} inodes of {} bytes leave no room in {size} bytes: ask for fewer with -N, or for \
-                 smaller ones with -I",
-                options.inode_size
-            )));
+            return Err(no_room(*wanted, options, size));
         }
         Ok(u32::try_from(total).expect("not more than the format counts"))
     }
+}
+
+/// The requested number of inodes, or by their bytes the one for the whole blocks of `size` bytes.
+fn wanted(options: &Options, size: u64, block_size: u64) -> u64 {
+    let by_share = || {
+        let share = options.bytes_per_inode;
+        let share = share.unwrap_or_else(|| default_bytes_per_inode(size, block_size));
+        (size / block_size * block_size / share).min(u32::MAX.into())
+    };
+    options.inodes.unwrap_or_else(by_share).max(MIN_INODES)
 }

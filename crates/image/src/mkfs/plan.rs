@@ -20,6 +20,8 @@ use crate::error::{Error, Result};
 
 /// Log2 of the number of groups in a flexible group.
 const LOG_GROUPS_PER_FLEX: u8 = 4;
+/// By how many blocks groups become smaller: their bitmaps have whole bytes.
+const GROUP_STEP: u32 = 8;
 /// The minimum size of a file system in blocks.
 const MIN_BLOCKS: u64 = 64;
 /// The range of block sizes in bytes.
@@ -130,7 +132,7 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             "a label has at most {LABEL_BYTES} bytes"
         )));
     }
-    let mut blocks = size / u64::from(block_size);
+    let blocks = size / u64::from(block_size);
     if blocks < MIN_BLOCKS {
         return Err(impossible(format!(
             "{size} bytes are too small: at least {} are needed",
@@ -143,19 +145,57 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
         )));
     }
     let mut superblock = new_superblock(options, &features, block_size);
-    loop {
-        superblock.blocks_count = blocks;
-        set_backup_groups(&mut superblock);
-        set_inode_counts(&mut superblock, options, size)?;
-        superblock.reserved_gdt_blocks = reserved_descriptor_blocks(&superblock);
-        match without_too_small_last_group(&superblock)? {
-            Some(shorter) if shorter >= MIN_BLOCKS => blocks = shorter,
-            _ => break,
-        }
-    }
+    set_counts(&mut superblock, options, size, blocks)?;
+    let blocks = superblock.blocks_count;
     let geometry = geometry(&superblock, blocks)?;
     superblock.reserved_blocks = reserved_blocks(blocks, options.reserved_percent)?;
     Ok((superblock, geometry))
+}
+
+/// Sets the numbers of blocks and inodes, and the sizes of groups. The inodes of a group are as many
+/// as a block has bits, at most: as in mke2fs groups become smaller, and thus more, until they have
+/// room for all that are wanted.
+fn set_counts(
+    superblock: &mut Superblock,
+    options: &Options,
+    size: u64,
+    blocks: u64,
+) -> Result<()> {
+    while !counts_suit_groups(superblock, options, size, blocks)? {
+        let smaller = superblock.blocks_per_group.saturating_sub(GROUP_STEP);
+        if smaller == 0 {
+            return Err(impossible(format!(
+                "{size} bytes have no room for the groups of that many inodes: ask for fewer with -N, \
+                 or for more bytes for each with -i"
+            )));
+        }
+        superblock.blocks_per_group = smaller;
+        superblock.clusters_per_group = smaller;
+    }
+    Ok(())
+}
+
+/// Sets the numbers of blocks and inodes for groups of this size, without a last group that is too
+/// short for its metadata. False if the groups are too few for the inodes, perhaps only without the
+/// last one.
+fn counts_suit_groups(
+    superblock: &mut Superblock,
+    options: &Options,
+    size: u64,
+    blocks: u64,
+) -> Result<bool> {
+    superblock.blocks_count = blocks;
+    loop {
+        set_backup_groups(superblock);
+        if !set_inode_counts(superblock, options, size)? {
+            return Ok(false);
+        }
+        superblock.reserved_gdt_blocks = reserved_descriptor_blocks(superblock);
+        match without_too_small_last_group(superblock)? {
+            Some(shorter) if shorter >= MIN_BLOCKS => superblock.blocks_count = shorter,
+            _ => return Ok(true),
+        }
+    }
 }
 
 /// The geometry of a superblock for `blocks` blocks, or for these rounded up to whole groups. If

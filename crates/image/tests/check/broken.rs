@@ -2,8 +2,12 @@
 //! states why it does not.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
+use pext4_block::{Access, Device, FileDevice};
 use pext4_image::check::{Grade, Kind};
+use pext4_image::mkfs;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::indirect::{entry, set_entry};
@@ -14,7 +18,11 @@ use super::corruptions::Beside::{self, Complains, NotAsked, Silent};
 use super::corruptions::volume::add_fast_commits;
 use super::corruptions::{Edit, corruptions};
 use super::e2fsck::complaints;
-use super::image::{Image, have_tools, make, names};
+use super::image::{Image, check_device, have_tools, make, names, scratch};
+
+/// A program that another test is starting holds the image's lock until it executes: opening waits
+/// this long.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Findings that no modification of a small image causes; tested elsewhere.
 const ELSEWHERE: [Kind; 2] = [Kind::Unreadable, Kind::LimitReached];
@@ -222,5 +230,33 @@ fn the_document_lists_every_finding() {
             kind.meaning()
         );
         assert!(document.contains(&row), "{row}");
+    }
+}
+
+/// Groups of blocks of 8 KiB and more have fewer blocks than a bitmap has bits.
+#[test]
+fn a_backup_of_the_superblock_is_found_in_blocks_of_every_size() {
+    const BLOCKS: u64 = 70_000;
+    let folder = scratch();
+    let path = folder.path().join("image");
+    for block_size in [1024, 2048, 4096, 8192, 16384, 32768, 65536] {
+        let file = std::fs::File::create(&path).expect("a file in the temporary folder");
+        let size = BLOCKS * u64::from(block_size);
+        file.set_len(size).expect("a sparse file");
+        let device = FileDevice::open(&path, Access::ReadWrite, PATIENCE).expect("a file");
+        let options = mkfs::Options {
+            block_size: Some(block_size),
+            ..mkfs::Options::default()
+        };
+        mkfs::mkfs(&device, &options).expect("room enough");
+        device
+            .write_at(1024, &[0; 1024])
+            .expect("it is large enough");
+        let report = check_device(Arc::new(device), 2).expect("a backup suffices");
+        let found = names(&report);
+        assert!(
+            found.contains(&Kind::SuperblockLost.name()),
+            "{block_size}: {found:?}"
+        );
     }
 }

@@ -89,7 +89,15 @@ fn what_cannot_be_made_is_refused_with_a_reason() {
             inodes: Some(u64::MAX),
             ..Options::default()
         },
-        "18446744073709551615 inodes: at most 65536 fit this size",
+        "18446744073709551615 inodes: a file system counts at most 4294967295",
+    );
+    refuse(
+        64 * MIB,
+        Options {
+            inodes: Some(262_144),
+            ..Options::default()
+        },
+        "262144 inodes of 256 bytes leave no room in 67108864 bytes",
     );
     let small = |features: &[&str], inodes| Options {
         block_size: Some(1024),

@@ -217,6 +217,79 @@ fn small_images_have_as_many_inodes_as_upstreams() {
     }
 }
 
+/// As many inodes as are wanted, in groups that are smaller where a bitmap of one block is too
+/// short for a group's share.
+#[test]
+fn groups_are_as_small_as_upstreams_where_many_inodes_are_wanted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+    let by_bytes = |bytes| (Some(bytes), None, "-i", bytes);
+    let by_number = |inodes| (None, Some(inodes), "-N", inodes);
+    for (size, block_size, inode_size, features, wanted) in [
+        (1 << 30, 4096, 256, "", by_bytes(1024)),
+        (1 << 30, 4096, 128, "", by_bytes(1500)),
+        (1 << 30, 4096, 512, "", by_bytes(2000)),
+        (1 << 30, 4096, 256, "", by_bytes(4096)),
+        (1 << 30, 4096, 256, "", by_number(400_000)),
+        (1 << 30, 4096, 256, "", by_number(2_000_000)),
+        (1 << 30, 4096, 256, "^flex_bg", by_number(300_000)),
+        (1 << 30, 4096, 256, "^resize_inode", by_bytes(1024)),
+        (1 << 30, 4096, 256, "meta_bg,^resize_inode", by_bytes(1024)),
+        (1 << 30, 4096, 256, "sparse_super2", by_bytes(1300)),
+        (1 << 30, 2048, 256, "", by_bytes(1100)),
+        (1 << 30, 8192, 256, "", by_bytes(4096)),
+        (1 << 30, 8192, 256, "", by_bytes(7000)),
+        (64 << 20, 4096, 256, "", by_bytes(1024)),
+        // Without their short last groups these have too few inodes.
+        ((128 << 20) + 4096, 4096, 256, "", by_bytes(4096)),
+        ((384 << 20) + 4096, 4096, 256, "", by_bytes(4096)),
+        (9000 << 10, 1024, 256, "", by_bytes(1024)),
+        (9000 << 10, 1024, 256, "^sparse_super", by_bytes(1024)),
+        (3 << 40, 4096, 256, "^has_journal", by_bytes(1024)),
+        // More than the format can count.
+        (5 << 40, 4096, 256, "^has_journal", by_bytes(1024)),
+    ] {
+        let (bytes_per_inode, inodes, name, count) = wanted;
+        let features = features.replace("^sparse_super", "^sparse_super,^resize_inode");
+        let options = Options {
+            features: features.split(',').map(str::to_owned).collect(),
+            block_size: Some(block_size),
+            inode_size,
+            bytes_per_inode,
+            inodes,
+            ..Options::default()
+        };
+        if size < 1 << 40 {
+            check(size, &options);
+        }
+        make(&ours, size, &options).expect("as mke2fs makes it");
+        let [block_size, inode_size] = [block_size, inode_size.into()].map(|size| size.to_string());
+        let count = count.to_string();
+        let with_defaults = match features.contains("^has_journal") {
+            true => format!("metadata_csum_seed,{features}"),
+            false => format!("orphan_file,metadata_csum_seed,{features}"),
+        };
+        let arguments = [
+            ["-t", "ext4"],
+            ["-O", &with_defaults],
+            ["-b", &block_size],
+            ["-I", &inode_size],
+            [name, &count],
+        ];
+        if !made_upstream(&theirs, size, arguments.as_flattened()) {
+            return;
+        }
+        // mke2fs reserves a share of what an attempt had left that it gave up.
+        let comparable = |path| {
+            let lines = dumped(path).expect("dumpe2fs is where mke2fs is");
+            let is_kept = |line: &String| !line.starts_with("Reserved block count:");
+            lines.into_iter().filter(is_kept).collect::<Vec<_>>()
+        };
+        let what = format!("{size} bytes, {arguments:?}");
+        assert_eq!(comparable(&ours), comparable(&theirs), "{what}");
+    }
+}
+
 /// The overhead that `statfs` subtracts.
 #[test]
 fn the_noted_overhead_is_that_of_mke2fs() {

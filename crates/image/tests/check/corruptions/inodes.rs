@@ -1,6 +1,7 @@
 //! Corruptions of inodes, including the reserved ones.
 
 use pext4_image::check::Kind;
+use pext4_ondisk::extent::{ENTRY_SIZE, Extent, HEADER_SIZE, Header, Node};
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::indirect::set_entry;
 use pext4_ondisk::inode::{Inode, InodeFlags};
@@ -13,6 +14,25 @@ use crate::bases::Base;
 /// A block number, as an indirect map stores it.
 fn block_number(block: BlockNumber) -> u32 {
     u32::try_from(block.get()).expect("a small image")
+}
+
+/// Maps the last block of a file of one extent by an extent of its own, which `edit` changes.
+fn part_last_block(inode: &mut Inode, edit: impl FnOnce(&mut Extent)) {
+    let root = Node::parse(&inode.block).expect("a root");
+    assert_eq!((root.depth(), root.len()), (0, 1));
+    let all = Extent::decode(&root.entries()[0]).expect("sound");
+    let two = Header {
+        entries: 2,
+        ..root.header()
+    };
+    let end = all.end();
+    let part = |from, to| all.part(from, to).expect("a part of it");
+    let mut last = part(end - 1, end);
+    edit(&mut last);
+    two.encode(&mut inode.block);
+    let (entries, _) = inode.block[HEADER_SIZE..].as_chunks_mut::<ENTRY_SIZE>();
+    entries[0] = part(0, end - 1).encode();
+    entries[1] = last.encode();
 }
 
 pub fn inodes() -> Vec<Corruption> {
@@ -278,6 +298,31 @@ pub fn reserved() -> Vec<Corruption> {
             let block = image.blocks(number)[0];
             image.block(block)[1016] ^= 1;
         }),
+        (Kind::OrphanFile, Base::Plain, Complains, |image| {
+            // Blocks that were never written, behind a gap.
+            let number = image.superblock().orphan_file_inode.get();
+            image.debugfs(&[&format!("fallocate <{number}> 97 113")]);
+        }),
+        (Kind::OrphanFile, Base::Plain, Complains, |image| {
+            // A sound block of entries, and nothing else is wrong.
+            let number = image.superblock().orphan_file_inode.get();
+            image.edit_inode(number, |inode| {
+                part_last_block(inode, |last| last.unwritten = true);
+                inode.size -= 1024;
+            });
+        }),
+        (
+            Kind::OrphanFile,
+            Base::Plain,
+            Silent("it does not look for holes between the blocks"),
+            |image| {
+                let number = image.superblock().orphan_file_inode.get();
+                image.edit_inode(number, |inode| {
+                    part_last_block(inode, |last| last.logical.0 += 1);
+                    inode.size += 1024;
+                });
+            },
+        ),
         (Kind::OrphanFile, Base::Plain, Complains, |image| {
             // Left behind by who took the feature away.
             image.edit_superblock(|superblock| {
