@@ -364,8 +364,8 @@ impl Exporter<'_, '_> {
     }
 }
 
-/// As much of a name as a header holds, without a slash at its end: some readers take an entry whose
-/// name ends so for a directory, whatever its type, and expect no data.
+/// As much of a name as a header holds, without a slash at its end: some readers take an entry
+/// whose name ends so for a directory, whatever its type, and expect no data.
 fn without_slash(name: &[u8]) -> &[u8] {
     let mut start = &name[..name.len().min(NAME_LENGTH)];
     while let Some(shorter) = start.strip_suffix(b"/") {

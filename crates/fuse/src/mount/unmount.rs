@@ -92,8 +92,8 @@ impl Unmounter {
         }
     }
 
-    /// Whether the table, which had the mount when it was made, has it no more: it was unmounted, or
-    /// detached while it is in use. The table is that of this process's mount namespace.
+    /// Whether the table, which had the mount when it was made, has it no more: it was unmounted,
+    /// or detached while it is in use. The table is that of this process's mount namespace.
     pub(crate) fn is_gone_from_table(&self) -> bool {
         match (&self.made, table::mounts()) {
             (Some(made), Ok(mounts)) => table::same_elsewhere(made, &mounts).is_none(),

@@ -152,9 +152,9 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
     Ok((superblock, geometry))
 }
 
-/// Sets the numbers of blocks and inodes, and the sizes of groups. The inodes of a group are as many
-/// as a block has bits, at most: as in mke2fs groups become smaller, and thus more, until they have
-/// room for all that are wanted.
+/// Sets the numbers of blocks and inodes, and the sizes of groups. The inodes of a group are as
+/// many as a block has bits, at most: as in mke2fs groups become smaller, and thus more, until they
+/// have room for all that are wanted.
 fn set_counts(
     superblock: &mut Superblock,
     options: &Options,
