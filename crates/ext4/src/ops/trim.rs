@@ -11,7 +11,7 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(Invalid)` for a range beyond the end or shorter than a block, and if `least` is
-    /// more than a group; `Refused(NotSupported)` if the device cannot discard;
+    /// a cluster or more above a group; `Refused(NotSupported)` if the device cannot discard;
     /// `Refused(ReadOnly)`, also if the journal has stopped or its commit makes it stop; `Corrupt`,
     /// `Io`.
     pub fn trim(&self, start: u64, length: u64, least: u64) -> Result<u64> {
@@ -19,13 +19,16 @@ impl Volume {
         let block_size = u64::from(store.block_size());
         let first = start.div_ceil(block_size);
         let end = start.saturating_add(length) / block_size;
-        let least = least.div_ceil(u64::from(store.geometry.cluster_size()));
+        let cluster_size = u64::from(store.geometry.cluster_size());
         if first >= store.geometry.blocks_count || length < block_size {
             return Err(Refusal::Invalid.into());
         }
         let group = u64::from(store.geometry.clusters_per_group);
-        let least = u32::try_from(least).ok().filter(|_| least <= group);
-        let least = least.ok_or(Refusal::Invalid)?;
+        // As in Linux, whole clusters count.
+        if least / cluster_size > group {
+            return Err(Refusal::Invalid.into());
+        }
+        let least = u32::try_from(least.div_ceil(cluster_size)).unwrap_or(u32::MAX);
         self.run(|| {
             store.check_writable()?;
             let committed = store.journal().commit_running();

@@ -50,11 +50,16 @@ fn only_whole_blocks_of_the_range_are_given_back() {
     assert_eq!(trimmed(size - 4096, u64::MAX, 4096).expect("free"), 4096);
     assert_eq!(trimmed(size - 4096, u64::MAX, 4097).expect("free"), 0);
     let longest = 8 * 1024 * 1024;
-    for (start, length, least) in [(size, 4096, 0), (0, 1023, 0), (0, u64::MAX, longest + 1)] {
+    let too_long = longest + 1024;
+    for (start, length, least) in [(size, 4096, 0), (0, 1023, 0), (0, u64::MAX, too_long)] {
         let refused = trimmed(start, length, least).expect_err("it makes no sense");
         assert!(refused.is(Refusal::Invalid), "{refused}");
     }
     trimmed(0, u64::MAX, longest).expect("a group is that long");
+    assert_eq!(
+        trimmed(0, u64::MAX, too_long - 1).expect("whole blocks count"),
+        0
+    );
     volume.close().expect("a clean close");
     image.assert_clean();
 }
