@@ -415,12 +415,14 @@ fn cut_short(geometry: &Geometry, size: u64) -> Corrupt {
     let (blocks, block_size) = (geometry.blocks_count, geometry.block_size);
     let problem = format!(
         "the file system has {blocks} blocks of {block_size} bytes, the device only {size} bytes: \
-         it was cut short"
+         it was cut short, or its partition or `sizelimit` is too small"
     );
     let needed = u128::from(blocks) * u128::from(block_size);
+    let missing = needed.saturating_sub(size.into());
+    // By how much, not to which size: the device may be a part of the file.
     let remedy = format!(
-        "copy it anew; if that is impossible, `truncate -s {needed}` makes a file long enough for \
-         what is left of it to be read"
+        "give the partition its size, or copy the file anew; if that is impossible, `truncate -s \
+         +{missing}` makes a file long enough for what is left of it to be read"
     );
     Corrupt::new("image", problem).advising(remedy)
 }

@@ -79,8 +79,10 @@ impl FileDevice {
         })
     }
 
-    /// Bytes of a sector of a block device, if the system knows them.
-    fn sector_size(&self) -> Option<u64> {
+    /// Bytes of a logical sector of a block device, the least that it reads or writes at once, if
+    /// the system knows them; `None` for a regular file.
+    #[must_use]
+    pub fn sector_size(&self) -> Option<u64> {
         if self.kind != Kind::Block {
             return None;
         }

@@ -1,5 +1,7 @@
 //! `pext4 mkfs`: makes an empty file system.
 
+mod content;
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -7,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use pext4_block::{Access, Device, FileDevice, open_unlocked};
+use pext4_block::{Access, Device, FileDevice};
 use pext4_fs::path::MAX_SYMLINKS;
 use pext4_image::build::{Owner, parse_owner};
-use pext4_image::is_as_good_as_empty;
 use pext4_image::mkfs::{Design, FileSystem, Options, Summary, clear, hash_seed};
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 use uuid::Uuid;
 
+use self::content::is_empty;
 use crate::device::{self, add_user};
 use crate::failure::Misuse;
 use crate::format;
@@ -129,7 +131,8 @@ impl From<Type> for FileSystem {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut options = options(arguments)?;
     let target = target(arguments)?;
-    let block_size = options.block_size_at(target.size());
+    let block_size = block_size(&target, &options)?;
+    options.block_size = Some(block_size);
     let journal = arguments.journal_size;
     let journal = journal.map(|bytes| format::journal_blocks(bytes, block_size));
     options.journal_blocks = journal.transpose()?;
@@ -182,6 +185,33 @@ impl Target {
             Self::File(size) | Self::NewFile(size) => *size,
             Self::Device { device, .. } => device.size(),
         }
+    }
+
+    /// The least that it reads or writes at once, in bytes, if it is a block device that says so.
+    fn sector_size(&self) -> Option<u64> {
+        match self {
+            Self::File(_) | Self::NewFile(_) => None,
+            Self::Device { device, .. } => device.sector_size(),
+        }
+    }
+}
+
+/// The bytes in a block: at least those of a sector, since Linux mounts no smaller blocks.
+fn block_size(target: &Target, options: &Options) -> Result<u32> {
+    let usual = options.block_size_at(target.size());
+    let Some(sector) = target.sector_size() else {
+        return Ok(usual);
+    };
+    match options.block_size {
+        Some(wanted) if u64::from(wanted) < sector => {
+            let problem = format!(
+                "-b {wanted}: the device has sectors of {sector} bytes, and a block is not smaller \
+                 than a sector"
+            );
+            Err(Misuse(problem).into())
+        }
+        Some(wanted) => Ok(wanted),
+        None => Ok(usual.max(u32::try_from(sector).unwrap_or(u32::MAX))),
     }
 }
 
@@ -326,12 +356,6 @@ fn clear_device(
     Ok(progress::watch(shows_progress, state, clear)?)
 }
 
-/// Whether a file or device is as good as empty.
-fn is_empty(image: &Path) -> Result<bool> {
-    let mut file = open_unlocked(image)?;
-    is_as_good_as_empty(&mut file).with_context(|| image.display().to_string())
-}
-
 #[derive(Serialize)]
 struct JsonSummary<'a> {
     #[serde(flatten)]
@@ -383,13 +407,12 @@ fn describe(image: &Path, made: &Summary) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::Write;
-    use std::os::unix::fs::{FileExt, symlink};
+    use std::os::unix::fs::symlink;
     use std::path::Path;
 
     use clap::Parser;
 
-    use super::{Arguments, Interrupt, Options, is_empty, make, target};
+    use super::{Arguments, Interrupt, Options, make, target};
 
     #[derive(Parser)]
     struct Line {
@@ -450,22 +473,5 @@ mod tests {
         make(&first, found, &Options::default(), || Ok(None)).expect("room");
         assert_eq!(fs::metadata(&image).expect("there").len(), 1 << 20);
         assert!(fs::symlink_metadata(&first).expect("there").is_symlink());
-    }
-
-    #[test]
-    fn a_file_of_zeroes_is_empty_and_another_is_not() {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        assert!(is_empty(file.path()).unwrap());
-        file.as_file().set_len(1 << 20).unwrap();
-        assert!(is_empty(file.path()).unwrap());
-        // Where nothing but the end tells: a mark of an array, or the copy of a partition table.
-        file.as_file()
-            .write_all_at(b"EFI PART", (1 << 20) - 512)
-            .unwrap();
-        assert!(!is_empty(file.path()).unwrap());
-        file.as_file().set_len(1 << 19).unwrap();
-        assert!(is_empty(file.path()).unwrap());
-        file.write_all(b"\0\0\0x").unwrap();
-        assert!(!is_empty(file.path()).unwrap());
     }
 }

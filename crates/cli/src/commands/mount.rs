@@ -191,6 +191,9 @@ fn options(arguments: &Arguments) -> Result<Options> {
             .apply(list)
             .map_err(|error| Misuse(format!("-o: {error}")))?;
     }
+    if arguments.create.is_some() && options.image.offset != 0 {
+        return Err(Misuse("--create makes an image without an offset".to_owned()).into());
+    }
     if arguments.cache_size < MIN_CACHE {
         let least = size::show(MIN_CACHE);
         return Err(Misuse(format!("--cache-size: at least {least} are needed")).into());

@@ -7,7 +7,9 @@
 //!
 //! What stays mounted elsewhere is not waited for: on another directory, or in another namespace.
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -83,6 +85,9 @@ pub fn end(
         false => ServerProcess::of(mount, &servers),
     };
     let has_moved = serving.filter(|serving| !serving.has(&image));
+    // A loop device that was set up for the mount alone is empty, or another file's, once nobody
+    // has it open.
+    let _device = opened_device(&image);
     detach(&mount.directory)?;
     if mode.lazily {
         return Ok(());
@@ -117,6 +122,15 @@ pub fn end(
         bail!("{}: it is unmounted, but {next}", image.display());
     }
     Ok(())
+}
+
+/// A block device, open; `None` for a file, whose server takes a lease of it only if nobody else
+/// has it open, and for what this process may not open.
+fn opened_device(image: &Path) -> Option<File> {
+    let is_device = image.metadata().ok()?.file_type().is_block_device();
+    is_device
+        .then(|| File::open(image))
+        .and_then(std::result::Result::ok)
 }
 
 /// The mount of pext4 on a directory, or of an image.
