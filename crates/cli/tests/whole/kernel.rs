@@ -683,3 +683,56 @@ fn reading_beside_a_mount_by_the_kernel_says_that_it_may_lack_something() {
         assert_eq!(told(words), "", "{words:?}");
     }
 }
+
+/// Linux mounts no blocks that are smaller than a sector.
+#[test]
+fn blocks_are_not_smaller_than_the_sectors_of_a_device() {
+    let place = Place::empty();
+    let file = fs::File::create(&place.image).expect("a fresh place");
+    file.set_len(40 << 20).expect("a sparse file");
+    let Some(device) = Loop::of(&place, &["--sector-size", "4096"]) else {
+        return;
+    };
+    let block_size = || {
+        let info = succeed(pext4(["info", "--json"]).arg(&device.0));
+        let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
+        info["block_size"].clone()
+    };
+    let refuse = |size: &str| {
+        let said = fail(pext4(["mkfs", "--force", "-b", size]).arg(&device.0), 2);
+        assert!(said.contains("sectors of 4096 bytes"), "{said}");
+    };
+    refuse("1024");
+    let bytes = fs::read(&place.image).expect("it is there");
+    assert!(bytes.iter().all(|&byte| byte == 0));
+    // As small as it is, it would have blocks of 1024 bytes elsewhere.
+    succeed(pext4(["mkfs", "-q"]).arg(&device.0));
+    assert_eq!(block_size(), 4096);
+    refuse("2048");
+    assert_eq!(block_size(), 4096);
+    succeed(pext4(["mkfs", "-q", "--force", "-b", "8192"]).arg(&device.0));
+    assert_eq!(block_size(), 8192);
+    drop(device);
+    place.check();
+}
+
+/// Such a device is empty once its last user has gone, which may be before the command looks
+/// whether the image was left clean.
+#[test]
+fn a_loop_device_that_ends_with_its_mount_is_no_failure() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    for _ in 0..10 {
+        let Some(device) = Loop::of(&place, &[]) else {
+            return;
+        };
+        succeed(pext4(["mount"]).arg(&device.0).arg(&place.point));
+        let mount = place.guard();
+        succeed(Command::new("losetup").arg("--detach").arg(&device.0));
+        // By now another test may have the next device of this name.
+        std::mem::forget(device);
+        mount.unmount_unchecked();
+    }
+    place.check();
+}

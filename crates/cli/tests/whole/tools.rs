@@ -5,12 +5,12 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{Place, fail, has, is_root, pext4, run, succeed};
+use crate::common::{Place, fail, has, pext4, run, succeed};
 
 /// An image that upstream's tool filled, or `None` without that tool.
 fn filled() -> Option<Place> {
@@ -541,65 +541,6 @@ fn data_in_the_middle_of_a_file_is_not_overwritten_unasked() {
     // Zeroes that were written are none to lose.
     file.write_all_at(&[0; 7], MIDDLE).expect("room");
     succeed(pext4(["mkfs", "-q"]).arg(&place.image));
-    place.check();
-}
-
-/// A loop device, which is detached on drop.
-struct Loop(PathBuf);
-
-impl Loop {
-    /// Over the place's image, with sectors of this size, or `None` where there are none.
-    fn with_sectors(place: &Place, bytes: &str) -> Option<Self> {
-        if !is_root() || !has("losetup") {
-            return None;
-        }
-        let mut losetup = Command::new("losetup");
-        losetup.args(["--find", "--show", "--sector-size", bytes]);
-        let output = run(losetup.arg(&place.image));
-        if !output.status.success() {
-            eprintln!("SKIPPED: {}", String::from_utf8_lossy(&output.stderr));
-            return None;
-        }
-        let name = String::from_utf8_lossy(&output.stdout);
-        Some(Self(PathBuf::from(name.trim_end())))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        run(Command::new("losetup").arg("--detach").arg(&self.0));
-    }
-}
-
-/// Linux mounts no blocks that are smaller than a sector.
-#[test]
-fn blocks_are_not_smaller_than_the_sectors_of_a_device() {
-    let place = Place::empty();
-    let file = fs::File::create(&place.image).expect("a fresh place");
-    file.set_len(40 << 20).expect("a sparse file");
-    let Some(device) = Loop::with_sectors(&place, "4096") else {
-        return;
-    };
-    let block_size = || {
-        let info = succeed(pext4(["info", "--json"]).arg(&device.0));
-        let info: Value = serde_json::from_str(&info).expect("JSON");
-        info["block_size"].clone()
-    };
-    let refuse = |size: &str| {
-        let said = fail(pext4(["mkfs", "--force", "-b", size]).arg(&device.0), 2);
-        assert!(said.contains("sectors of 4096 bytes"), "{said}");
-    };
-    refuse("1024");
-    let bytes = fs::read(&place.image).expect("it is there");
-    assert!(bytes.iter().all(|&byte| byte == 0));
-    // As small as it is, it would have blocks of 1024 bytes elsewhere.
-    succeed(pext4(["mkfs", "-q"]).arg(&device.0));
-    assert_eq!(block_size(), 4096);
-    refuse("2048");
-    assert_eq!(block_size(), 4096);
-    succeed(pext4(["mkfs", "-q", "--force", "-b", "8192"]).arg(&device.0));
-    assert_eq!(block_size(), 8192);
-    drop(device);
     place.check();
 }
 
