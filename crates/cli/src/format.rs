@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
+use pext4_image::mkfs::MIN_BYTES_PER_INODE;
 use pext4_ondisk::feature::Feature;
 use pext4_ondisk::superblock::LABEL_BYTES;
 
@@ -23,6 +24,29 @@ pub fn block_size(text: &str) -> Result<u32, String> {
     possible.ok_or_else(|| {
         "1024, 2048 or 4096 bytes are possible, or a larger power of two up to 65536".to_owned()
     })
+}
+
+/// The number of inodes.
+///
+/// # Errors
+///
+/// No image counts so many.
+pub fn inodes(text: &str) -> Result<u64, String> {
+    let count = text.parse::<u32>();
+    count
+        .map(u64::from)
+        .map_err(|_| format!("a number is possible, up to {}", u32::MAX))
+}
+
+/// The bytes for which there is an inode.
+///
+/// # Errors
+///
+/// They are fewer than a block can have.
+pub fn bytes_per_inode(text: &str) -> Result<u64, String> {
+    let bytes = size::parse(text)?;
+    let possible = (bytes >= MIN_BYTES_PER_INODE).then_some(bytes);
+    possible.ok_or_else(|| format!("at least {MIN_BYTES_PER_INODE} bytes are possible"))
 }
 
 /// The bytes in an inode.
@@ -97,7 +121,10 @@ pub fn feature(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{block_size, feature, inode_size, journal_blocks, label, reserved_percent};
+    use super::{
+        block_size, bytes_per_inode, feature, inode_size, inodes, journal_blocks, label,
+        reserved_percent,
+    };
 
     #[test]
     fn what_an_image_can_have_is_accepted_and_nothing_else() {
@@ -105,6 +132,14 @@ mod tests {
         assert_eq!(block_size("65536"), Ok(65536));
         for text in ["512", "1000", "128K", "64T", "", "0"] {
             assert!(block_size(text).is_err(), "{text}");
+        }
+        assert_eq!(inodes("4294967295"), Ok(u64::from(u32::MAX)));
+        for text in ["4294967296", "-1", "many", ""] {
+            assert!(inodes(text).is_err(), "{text}");
+        }
+        assert_eq!(bytes_per_inode("1K"), Ok(1024));
+        for text in ["1023", "1", "0", "-1024"] {
+            assert!(bytes_per_inode(text).is_err(), "{text}");
         }
         assert_eq!(inode_size("128"), Ok(128));
         for text in ["64", "100", "0", "65536", "-1"] {

@@ -48,6 +48,7 @@ use pext4_ondisk::superblock::Superblock;
 
 pub use clear::clear;
 pub use features::FileSystem;
+pub use inode_counts::MIN_BYTES_PER_INODE;
 pub use plan::{Options, hash_seed};
 
 use crate::error::{Error, Result};

@@ -57,7 +57,7 @@ pub struct Arguments {
     #[arg(short = 'b', value_name = "BYTES", value_parser = format::block_size, default_value = "4096")]
     block_size: u32,
     /// Minimum number of inodes; if absent, as many as needed and some more
-    #[arg(short = 'N', value_name = "COUNT")]
+    #[arg(short = 'N', value_name = "COUNT", value_parser = format::inodes)]
     inodes: Option<u64>,
     /// Bytes in an inode
     #[arg(short = 'I', value_name = "BYTES", value_parser = format::inode_size, default_value = "256")]

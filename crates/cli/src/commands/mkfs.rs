@@ -49,10 +49,15 @@ pub struct Arguments {
     #[arg(short = 'b', value_name = "BYTES", value_parser = format::block_size)]
     block_size: Option<u32>,
     /// Inodes
-    #[arg(short = 'N', value_name = "COUNT")]
+    #[arg(short = 'N', value_name = "COUNT", value_parser = format::inodes)]
     inodes: Option<u64>,
     /// An inode for so many bytes
-    #[arg(short = 'i', value_name = "BYTES", value_parser = size::parse, conflicts_with = "inodes")]
+    #[arg(
+        short = 'i',
+        value_name = "BYTES",
+        value_parser = format::bytes_per_inode,
+        conflicts_with = "inodes"
+    )]
     bytes_per_inode: Option<u64>,
     /// Bytes in an inode
     #[arg(short = 'I', value_name = "BYTES", value_parser = format::inode_size, default_value = "256")]

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// special files.
 const MIN_INODES: u64 = 16;
 /// The minimum number of bytes for each inode, as in mke2fs.
-const MIN_BYTES_PER_INODE: u64 = 1024;
+pub const MIN_BYTES_PER_INODE: u64 = 1024;
 
 /// Fails if the number of inodes is invalid for every size.
 pub(crate) fn check_inodes(inodes: Option<u64>) -> Result<()> {
