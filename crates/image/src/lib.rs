@@ -39,7 +39,7 @@ pub mod words;
 
 pub use error::{Error, Result};
 pub use pext4_block::{Amount, Phase, Progress, ProgressState};
-pub use vacant::is_as_good_as_empty;
+pub use vacant::is_vacant;
 
 /// The most threads of a build or a pass of the checker: more only cost memory.
 const MAX_THREADS: usize = 1024;

@@ -1,7 +1,5 @@
 //! `pext4 mkfs`: makes an empty file system.
 
-mod content;
-
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -9,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use pext4_block::{Access, Device, FileDevice};
+use pext4_block::{Access, Device, FileDevice, open_unlocked};
 use pext4_fs::path::MAX_SYMLINKS;
 use pext4_image::build::{Owner, parse_owner};
+use pext4_image::is_vacant;
 use pext4_image::mkfs::{Design, FileSystem, Options, Summary, clear, hash_seed};
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 use uuid::Uuid;
 
-use self::content::is_empty;
 use crate::device::{self, add_user};
 use crate::failure::Misuse;
 use crate::format;
@@ -359,6 +357,12 @@ fn clear_device(
     let on_cleared = |bytes| cleared.store(bytes, Ordering::Relaxed);
     let clear = || clear(device, &on_cleared, is_stopped);
     Ok(progress::watch(shows_progress, state, clear)?)
+}
+
+/// Whether a file or device is as good as empty.
+fn is_empty(image: &Path) -> Result<bool> {
+    let mut file = open_unlocked(image)?;
+    is_vacant(&mut file).with_context(|| image.display().to_string())
 }
 
 #[derive(Serialize)]

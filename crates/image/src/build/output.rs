@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::error::{Error, Result};
-use crate::is_as_good_as_empty;
+use crate::is_vacant;
 
 /// The file that becomes the image.
 #[derive(Debug)]
@@ -190,7 +190,7 @@ fn check_replaceable(target: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
         Err(error) => return Err(failed(error)),
     };
-    if is_ext4 || is_as_good_as_empty(&mut file).map_err(failed)? {
+    if is_ext4 || is_vacant(&mut file).map_err(failed)? {
         return Ok(());
     }
     let problem = "it is no ext4 image; remove it first, or was IMAGE forgotten?";
