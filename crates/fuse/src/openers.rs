@@ -42,10 +42,17 @@ pub struct OpenersDelay<F> {
 struct Shared<F> {
     /// The image. It is closed when its volume is.
     image: Weak<F>,
-    /// Whether the session has ended: then a lease stays until the image is closed.
-    has_ended: Mutex<bool>,
+    lease: Mutex<Lease>,
     /// Wakes the thread that watches the table.
     waker: OwnedFd,
+}
+
+#[derive(Default)]
+struct Lease {
+    /// Whether it was taken and not given up. To take it again while somebody waits for it fails.
+    is_held: bool,
+    /// Whether the session has ended: then it stays until the image is closed.
+    is_final: bool,
 }
 
 impl<F> fmt::Debug for OpenersDelay<F> {
@@ -77,7 +84,7 @@ impl<F: AsFd + Send + Sync + 'static> OpenersDelay<F> {
     fn new(image: Weak<F>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             image,
-            has_ended: Mutex::new(Class::Leaf, false),
+            lease: Mutex::new(Class::Leaf, Lease::default()),
             waker: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
         Ok(Self { shared })
@@ -90,11 +97,7 @@ impl<F: AsFd + Send + Sync + 'static> OpenersDelay<F> {
     ///
     /// Those of [`delay_openers`]: as somebody else has the image open. Then nobody waits.
     pub fn session_has_ended(self) -> io::Result<()> {
-        let leased = {
-            let mut has_ended = self.shared.has_ended.lock();
-            *has_ended = true;
-            self.shared.delay()
-        };
+        let leased = self.shared.delay(true);
         // Its counter has room for one.
         let _ = rustix::io::write(&self.shared.waker, &1u64.to_ne_bytes());
         leased
@@ -102,10 +105,18 @@ impl<F: AsFd + Send + Sync + 'static> OpenersDelay<F> {
 }
 
 impl<F: AsFd> Shared<F> {
-    fn delay(&self) -> io::Result<()> {
-        self.image
-            .upgrade()
-            .map_or(Ok(()), |image| delay_openers(&*image))
+    /// Takes the lease, if it is not held. Once it is final it is not given up.
+    fn delay(&self, is_final: bool) -> io::Result<()> {
+        let mut lease = self.lease.lock();
+        lease.is_final |= is_final;
+        if lease.is_held {
+            return Ok(());
+        }
+        if let Some(image) = self.image.upgrade() {
+            delay_openers(&*image)?;
+            lease.is_held = true;
+        }
+        Ok(())
     }
 
     /// Takes the lease when the mount is gone from the table, and keeps it for so long at most,
@@ -121,7 +132,7 @@ impl<F: AsFd> Shared<F> {
             let is_there = !is_gone();
             if was_there && !is_there {
                 // If somebody has the image open, it is tried again when the session has ended.
-                let _ = self.delay();
+                let _ = self.delay(false);
                 if self.wait_for_end(Some(patience), None)? {
                     return Ok(());
                 }
@@ -136,9 +147,13 @@ impl<F: AsFd> Shared<F> {
 
     /// Gives up the lease of a mount that goes on.
     fn give_up(&self) {
-        let has_ended = self.has_ended.lock();
-        if let Some(image) = self.image.upgrade().filter(|_| !*has_ended) {
-            // There is none if somebody has the image open.
+        let mut lease = self.lease.lock();
+        if lease.is_final || !lease.is_held {
+            return;
+        }
+        lease.is_held = false;
+        if let Some(image) = self.image.upgrade() {
+            // It was held, or the system has taken it away from a server that took too long.
             let _ = admit_openers(&*image);
         }
     }
@@ -192,6 +207,15 @@ mod tests {
         })
     }
 
+    /// A reading may miss a line while other tests take and give up leases.
+    fn assert_leased(image: &File) {
+        let mut readings = (0..100).map(|_| {
+            thread::sleep(Duration::from_millis(1));
+            is_leased(image)
+        });
+        assert!(readings.any(|is_so| is_so));
+    }
+
     /// Waits until something is so.
     fn wait_until(is_so: impl Fn() -> bool) {
         while !is_so() {
@@ -221,7 +245,7 @@ mod tests {
         delay.session_has_ended().expect("nobody else has it open");
         let watched = watch.join().expect("no panic");
         watched.expect("files can be waited for");
-        assert!(is_leased(&image));
+        assert_leased(&image);
     }
 
     #[test]
@@ -232,13 +256,39 @@ mod tests {
         let delay = OpenersDelay::new(Arc::downgrade(&image)).expect("room for a file");
         let shared = Arc::clone(&delay.shared);
         shared.give_up();
-        shared.delay().expect("nobody else has it open");
-        assert!(is_leased(&image));
+        shared.delay(false).expect("nobody else has it open");
+        assert_leased(&image);
         shared.give_up();
         assert!(!is_leased(&image));
         delay.session_has_ended().expect("nobody else has it open");
         shared.give_up();
-        assert!(is_leased(&image));
+        assert_leased(&image);
+    }
+
+    /// Who waits has not opened it.
+    #[test]
+    fn somebody_who_waits_is_nobody_who_has_the_image_open() {
+        let Some((folder, image)) = image() else {
+            return;
+        };
+        let (delay, watch) = watch_after_the_end(&image);
+        wait_until(|| is_leased(&image));
+        let path = folder.path().join("image");
+        let opener = thread::try_spawn("opener", move || File::open(path).map(drop));
+        let opener = opener.expect("room for a thread");
+        // What the system says of a lease that somebody waits for.
+        wait_until(|| {
+            let locks = fs::read_to_string("/proc/locks").expect("Linux has it");
+            let number = format!(":{} ", image.metadata().expect("it is open").ino());
+            let mut locks = locks.lines().filter(|line| line.contains(&number));
+            locks.any(|line| line.contains("BREAKING"))
+        });
+        delay.session_has_ended().expect("it is held");
+        let watched = watch.join().expect("no panic");
+        watched.expect("files can be waited for");
+        drop(image);
+        let opened = opener.join().expect("no panic");
+        opened.expect("it is closed now");
     }
 
     #[test]
@@ -248,7 +298,7 @@ mod tests {
         };
         let (delay, watch) = watch_after_the_end(&image);
         wait_until(|| is_leased(&image));
-        admit_openers(&*image).expect("it was taken");
+        delay.shared.give_up();
         let _other = File::open(folder.path().join("image")).expect("it is there");
         let error = delay.session_has_ended().expect_err("it is open elsewhere");
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
