@@ -12,8 +12,9 @@
 //! another mount namespace. Then the lease is given up after [`PATIENCE`], since its image is one
 //! in use, which anybody may look at, and taken again when the session ends.
 //!
-//! What remains: a program that had the image open before, or a server in another mount namespace
-//! than the `umount`, which sees no change of its table.
+//! What remains: a program that had the image open before; a server in another mount namespace
+//! than the `umount`, which sees no change of its table; one that gets no processor between the
+//! change and the return of `umount`; the last `close` on a mount that was detached long ago.
 
 use std::fmt;
 use std::fs::File;
@@ -65,19 +66,20 @@ impl<F> fmt::Debug for OpenersDelay<F> {
 
 impl<F: AsFd + Send + Sync + 'static> OpenersDelay<F> {
     /// Starts to watch the table of mounts for the mount that `unmounter` can end. `image` is the
-    /// open file of its image.
+    /// open file of its image. Where the system does not show the table, or no thread can be
+    /// started, openers wait from the end of the session on.
     ///
     /// # Errors
     ///
-    /// No thread can be started, or the system does not show the table.
+    /// This process has too many files open.
     pub fn of_mount(unmounter: Unmounter, image: Weak<F>) -> io::Result<Self> {
         let delay = Self::new(image)?;
-        let table = File::open(TABLE)?;
         let watching = Arc::clone(&delay.shared);
-        let is_gone = move || unmounter.is_gone_from_table();
-        thread::try_spawn("pext4-table", move || {
-            watching.watch(&table, PATIENCE, &is_gone)
-        })?;
+        if let Ok(table) = File::open(TABLE) {
+            let is_gone = move || unmounter.is_gone_from_table();
+            let watch = move || watching.watch(&table, PATIENCE, &is_gone);
+            let _ = thread::try_spawn("pext4-table", watch);
+        }
         Ok(delay)
     }
 
