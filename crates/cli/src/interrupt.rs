@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pext4_fuse::{CaughtSignals, ending_signals};
+use pext4_fuse::ending_signals;
 
-/// A flag that the first signal sets. A second one, a second or more later, ends the process at
-/// once, unless that would do damage: who sends it does not want to wait until all is cleaned up.
+/// A flag that the first signal sets. The second one ends the process at once, unless that would do
+/// damage.
 ///
 /// It is the standard library's atomic, not that of `sync`, since a signal handler writes to it.
 pub struct Interrupt(Arc<AtomicBool>);
@@ -17,7 +17,7 @@ impl Interrupt {
     ///
     /// # Errors
     ///
-    /// The signals cannot be caught, or no thread can be started.
+    /// The signals cannot be caught.
     pub fn catch() -> io::Result<Self> {
         Self::catch_and_end_with(1)
     }
@@ -28,10 +28,13 @@ impl Interrupt {
     ///
     /// As [`Self::catch`].
     pub fn catch_and_end_with(status: u8) -> io::Result<Self> {
-        let interrupt = Self::catch_all()?;
-        let end = move || std::process::exit(status.into());
-        CaughtSignals::catch()?.watch(|| (), end)?;
-        Ok(interrupt)
+        let came = Arc::new(AtomicBool::new(false));
+        for signal in ending_signals() {
+            let came = || Arc::clone(&came);
+            signal_hook::flag::register_conditional_shutdown(signal, status.into(), came())?;
+            signal_hook::flag::register(signal, came())?;
+        }
+        Ok(Self(came))
     }
 
     /// As [`Self::catch`], but no signal ends the process, for work that would leave damage.

@@ -80,6 +80,7 @@ impl CaughtSignals {
         say: impl Fn(&str) + Send + Sync + 'static,
         on_repeat: impl Fn() + Send + 'static,
     ) -> io::Result<()> {
+        let Self(mut signals) = self;
         let end = Arc::new(move || {
             if let Err(error) = unmounter.end() {
                 say(&format!(
@@ -87,31 +88,16 @@ impl CaughtSignals {
                 ));
             }
         });
-        self.watch(move || begin(&end), on_repeat)
-    }
-
-    /// Starts a thread that calls `on_first` on the first of the signals, and `on_repeat` on a
-    /// second SIGINT or SIGTERM, a second or more after the first of these. (`timeout` sends its
-    /// signal twice at once.)
-    ///
-    /// # Errors
-    ///
-    /// The thread cannot be started.
-    pub fn watch(
-        self,
-        on_first: impl FnOnce() + Send + 'static,
-        on_repeat: impl Fn() + Send + 'static,
-    ) -> io::Result<()> {
-        let Self(mut signals) = self;
         thread::try_spawn("pext4-signals", move || {
             let mut detector = RepeatDetector { first: None };
-            let mut on_first = Some(on_first);
+            let mut has_begun = false;
             for signal in signals.forever() {
                 if detector.is_repeated(signal, time::now()) {
                     return on_repeat();
                 }
-                if let Some(on_first) = on_first.take() {
-                    on_first();
+                if !has_begun {
+                    begin(&end);
+                    has_begun = true;
                 }
             }
         })?;

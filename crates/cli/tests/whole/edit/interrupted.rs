@@ -58,13 +58,9 @@ fn can_be_interrupted() -> bool {
     can
 }
 
-/// Its output and status after a signal, which comes twice at once, as from `timeout`, although its
-/// input stays open.
+/// Its output and status, although its input stays open.
 fn interrupt(mut child: Child, signal: Signal) -> (Option<i32>, String) {
-    for _ in 0..2 {
-        kill_process(Pid::from_child(&child), signal).expect("it is ours");
-        std::thread::yield_now();
-    }
+    kill_process(Pid::from_child(&child), signal).expect("it is ours");
     within(HANG, "an interrupted edit ends", move || {
         let mut said = String::new();
         let mut errors = child.stderr.take().expect("it is a pipe");
