@@ -42,7 +42,7 @@ pub fn inodes(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 ///
-/// They are fewer than a block can have.
+/// They are fewer than any image can have for one.
 pub fn bytes_per_inode(text: &str) -> Result<u64, String> {
     let bytes = size::parse(text)?;
     let possible = (bytes >= MIN_BYTES_PER_INODE).then_some(bytes);

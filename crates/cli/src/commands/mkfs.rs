@@ -202,19 +202,19 @@ impl Target {
 /// The bytes in a block: at least those of a sector, since Linux mounts no smaller blocks.
 fn block_size(target: &Target, options: &Options) -> Result<u32> {
     let usual = options.block_size_at(target.size());
-    let Some(sector) = target.sector_size() else {
+    let sector = target.sector_size().unwrap_or(0);
+    if sector <= usual.into() {
         return Ok(usual);
-    };
+    }
     match options.block_size {
-        Some(wanted) if u64::from(wanted) < sector => {
+        None => Ok(u32::try_from(sector).unwrap_or(u32::MAX)),
+        Some(wanted) => {
             let problem = format!(
                 "-b {wanted}: the device has sectors of {sector} bytes, and a block is not smaller \
                  than a sector"
             );
             Err(Misuse(problem).into())
         }
-        Some(wanted) => Ok(wanted),
-        None => Ok(usual.max(u32::try_from(sector).unwrap_or(u32::MAX))),
     }
 }
 

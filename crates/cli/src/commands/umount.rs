@@ -127,10 +127,10 @@ pub fn end(
 /// A block device, open; `None` for a file, whose server takes a lease of it only if nobody else
 /// has it open, and for what this process may not open.
 fn opened_device(image: &Path) -> Option<File> {
-    let is_device = image.metadata().ok()?.file_type().is_block_device();
-    is_device
-        .then(|| File::open(image))
-        .and_then(std::result::Result::ok)
+    if !image.metadata().ok()?.file_type().is_block_device() {
+        return None;
+    }
+    File::open(image).ok()
 }
 
 /// The mount of pext4 on a directory, or of an image.

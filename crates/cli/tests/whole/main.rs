@@ -16,6 +16,7 @@ mod full_volumes;
 mod kernel;
 mod lab;
 mod lab_report;
+mod mkfs;
 mod mount;
 mod mount_helper;
 mod multi_mount;

@@ -1,12 +1,12 @@
 //! Images whose files share what no two files share: what is copied out of them has a limit.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pext4_block::{Access, FileDevice};
-use pext4_edit::{ExportOptions, GetOptions, Reader};
+use pext4_edit::{ExportOptions, Exported, GetOptions, Reader};
 use pext4_fs::{CreateAttributes, InodeNumber, MountOptions, SetXattrMode, Volume};
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::debugfs;
@@ -72,6 +72,17 @@ fn refused(image: &Path) -> [String; 2] {
     [exported, copied].map(|done| done.expect_err("it is too much").to_string())
 }
 
+/// Exports all but what cannot be copied, and returns what is said of that.
+fn export_readable(reader: &Reader, archive: &mut dyn Write) -> (Exported, Vec<String>) {
+    let mut skipped = Vec::new();
+    let options = ExportOptions {
+        on_skipped: Some(&mut |error| skipped.push(error.to_string())),
+        ..ExportOptions::default()
+    };
+    let exported = reader.export_with("/", archive, options);
+    (exported.expect("the rest is left out"), skipped)
+}
+
 #[test]
 fn files_of_the_same_blocks_are_not_copied_without_end() {
     let (_folder, image) = of_shared_pointers();
@@ -85,13 +96,7 @@ fn files_of_the_same_blocks_are_not_copied_without_end() {
 fn of_such_files_some_can_be_skipped() {
     let (folder, image) = of_shared_pointers();
     let reader = Reader::open(&image).expect("a sound superblock");
-    let mut skipped = Vec::new();
-    let options = ExportOptions {
-        on_skipped: Some(&mut |error| skipped.push(error.to_string())),
-        ..ExportOptions::default()
-    };
-    let exported = reader.export_with("/", &mut io::sink(), options);
-    let exported = exported.expect("the rest is left out");
+    let (exported, skipped) = export_readable(&reader, &mut io::sink());
     // As many as there is room for, although each is read before it is written.
     assert_eq!(exported.bytes, SIZE / SHARED * SHARED);
     assert_eq!(exported.unreadable_skipped, skipped.len() as u64);
@@ -161,13 +166,7 @@ fn a_damaged_file_of_many_names_leaves_the_rest_to_be_copied() {
     debugfs::command(&image, &spoilt).expect("debugfs is beside mke2fs");
 
     let reader = Reader::open(&image).expect("a sound superblock");
-    let mut skipped = Vec::new();
-    let options = ExportOptions {
-        on_skipped: Some(&mut |error| skipped.push(error.to_string())),
-        ..ExportOptions::default()
-    };
-    let exported = reader.export_with("/", &mut io::sink(), options);
-    let exported = exported.expect("the rest is sound");
+    let (exported, skipped) = export_readable(&reader, &mut io::sink());
     assert_eq!((exported.bytes, skipped.len()), (8 << 20, 6), "{skipped:?}");
     let second = &skipped[1];
     assert!(second.contains("under another of its names"), "{second}");
@@ -220,14 +219,8 @@ fn attributes_with_the_same_values_are_not_copied_without_end() {
 fn nor_are_they_under_the_second_names_of_what_was_skipped() {
     let (_folder, image) = of_shared_values();
     let reader = Reader::open(&image).expect("a sound superblock");
-    let mut skipped = Vec::new();
-    let options = ExportOptions {
-        on_skipped: Some(&mut |error| skipped.push(error.to_string())),
-        ..ExportOptions::default()
-    };
     let mut archive = Vec::new();
-    let exported = reader.export_with("/", &mut archive, options);
-    exported.expect("the rest is left out");
+    let (_, skipped) = export_readable(&reader, &mut archive);
     let of = |names: &str| skipped.iter().filter(|told| told.contains(names)).count();
     assert!(of("image:/other") > 0, "they are too large: {skipped:?}");
     assert_eq!(of("image:/other"), of("image:/second"), "{skipped:?}");
