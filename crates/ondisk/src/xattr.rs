@@ -33,7 +33,7 @@ use crate::number::{BlockNumber, InodeNumber};
 pub use content::Content;
 use list::{ENTRY_SIZE, Encoded, Region, TERMINATOR_SIZE, decode_list};
 pub use name::{
-    INDEX_SYSTEM, INDEX_USER, MAX_FULL_NAME, callable_name, full_name, is_bare_prefix, is_placed,
+    INDEX_SYSTEM, MAX_FULL_NAME, callable_name, full_name, is_bare_prefix, is_placed,
     is_unnameable, is_visible, split_name,
 };
 pub use replace::{Replaced, replace_value};

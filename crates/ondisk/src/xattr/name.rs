@@ -3,7 +3,7 @@
 use crate::directory::FileType;
 
 /// The number of `user.`.
-pub const INDEX_USER: u8 = 1;
+const INDEX_USER: u8 = 1;
 
 /// The number of `system.`; inline data is the attribute `system.data`.
 pub const INDEX_SYSTEM: u8 = 7;
