@@ -276,11 +276,14 @@ fn many_threads_share_few_values() {
         };
         let volume = open(&image, setting);
         let before = free_blocks(&volume);
+        // One after another they would share little.
+        let start = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let volume = &volume;
+                let (volume, start) = (&volume, &start);
                 scope.spawn(move || {
                     let _pin = topology::pin(thread as usize);
+                    start.wait();
                     work(volume, thread, seed);
                 });
             }
