@@ -231,10 +231,11 @@ fn a_full_disk_still_shares() {
 }
 
 /// Each thread sets, removes and reads a few values on files of its own, and removes the files.
+/// There are so many steps that a thread without any other would share a few hundred times too.
 fn work(volume: &Volume, thread: u64, seed: u64) {
     let mut random = Rng::with_seed(seed * 100 + thread);
     let mut files: Vec<(String, InodeNumber, Option<u8>)> = Vec::new();
-    for number in 0..1500 {
+    for number in 0..4000 {
         if files.len() < 3 {
             let name = format!("t{thread}-{number}");
             files.push((name.clone(), create(volume, &name), None));
