@@ -6,6 +6,7 @@
 //! command waits until the server has let go of the file that it had, where the system shows that.
 //!
 //! What stays mounted elsewhere is not waited for: on another directory, or in another namespace.
+//! The directory is free then, but the image is not, so the command fails.
 
 use std::fs::File;
 use std::io;
@@ -44,11 +45,24 @@ pub struct Arguments {
 ///
 /// # Errors
 ///
-/// The path is no mount of pext4, or is in use; the image is not clean afterwards.
+/// The path is no mount of pext4, or is in use; the image is in use or not clean afterwards.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mount = find(&arguments.directory)?;
     let detach = |directory: &Path| mount::unmount(directory).with_context(|| why_not(mount.user));
-    end(&mount, UnmountMode::default(), detach)
+    match end(&mount, UnmountMode::default(), detach)? {
+        Ended::InUse(elsewhere) => bail!("{elsewhere}"),
+        Ended::Closed | Ended::Lazily => Ok(()),
+    }
+}
+
+/// What an unmounting that succeeded has left.
+pub enum Ended {
+    /// Nothing: the image is closed, and clean if it was writable.
+    Closed,
+    /// Perhaps users of the directory, which were not waited for.
+    Lazily,
+    /// The image is mounted elsewhere too, and in use: a sentence that names it and says where.
+    InUse(String),
 }
 
 /// The context of a mount that cannot be unmounted. `fusermount3` says of that of another user that
@@ -74,7 +88,7 @@ pub fn end(
     mount: &Mount,
     mode: UnmountMode,
     detach: impl FnOnce(&Path) -> Result<()>,
-) -> Result<()> {
+) -> Result<Ended> {
     let Source {
         file: image,
         offset,
@@ -90,16 +104,12 @@ pub fn end(
     let _device = opened_device(&image);
     detach(&mount.directory)?;
     if mode.lazily {
-        return Ok(());
+        return Ok(Ended::Lazily);
     }
     let mounts = mount::mounts().context("/proc/self/mountinfo")?;
     if let Some(other) = mount::same_elsewhere(mount, &mounts) {
-        print_error(format_args!(
-            "pext4: {} is still in use: it is mounted on {} too",
-            image.display(),
-            other.directory.display()
-        ));
-        return Ok(());
+        let there = format!("on {}", other.directory.display());
+        return Ok(Ended::InUse(still_in_use(&image, &there)));
     }
     let wait = Wait {
         mount,
@@ -109,11 +119,17 @@ pub fn end(
             false => MAX_WAIT,
         },
     };
-    if let Some(serving) = has_moved {
-        wait.until(|| Ok(serving.has_ended().then_some(())))?;
-        return Ok(());
-    }
-    let locked = wait.for_lock(offset, &servers)?;
+    let waited = match has_moved {
+        Some(serving) => wait.until(|| Ok(serving.has_ended().then_some(None)))?,
+        None => wait.for_lock(offset, &servers)?,
+    };
+    let locked = match waited {
+        Waited::Done(locked) => locked,
+        Waited::InNamespaceOf(process) => {
+            let there = format!("in another namespace, that of process {process}");
+            return Ok(Ended::InUse(still_in_use(&image, &there)));
+        }
+    };
     // While this process holds the lock, no other can change the image.
     if !mount.read_only
         && locked.is_some()
@@ -121,7 +137,12 @@ pub fn end(
     {
         bail!("{}: it is unmounted, but {next}", image.display());
     }
-    Ok(())
+    Ok(Ended::Closed)
+}
+
+fn still_in_use(image: &Path, there: &str) -> String {
+    let image = image.display();
+    format!("{image}: it is unmounted here, but still in use: it is mounted {there} too")
 }
 
 /// A block device, open; `None` for a file, whose server takes a lease of it only if nobody else
@@ -181,8 +202,8 @@ struct Wait<'m> {
 /// Why nothing more is waited for.
 enum Waited<T> {
     Done(T),
-    /// The mount has stayed in another namespace, so its server goes on.
-    Elsewhere,
+    /// The mount has stayed in another namespace, which this process has, so its server goes on.
+    InNamespaceOf(u32),
 }
 
 impl Wait<'_> {
@@ -191,7 +212,7 @@ impl Wait<'_> {
     /// readers, so an exclusive lock proves that the server has ended; other readers are not waited
     /// for, but the server is: a mount that was made read-only later may have much to write.
     /// `servers` are the processes that had the image before it was unmounted.
-    fn for_lock(&self, offset: u64, servers: &[u32]) -> Result<Option<LockProbe>> {
+    fn for_lock(&self, offset: u64, servers: &[u32]) -> Result<Waited<Option<LockProbe>>> {
         let is_shared = self.mount.read_only;
         let access = if is_shared {
             Access::ReadWrite
@@ -200,7 +221,7 @@ impl Wait<'_> {
         };
         let mut opened = None;
         let start = time::now();
-        let waited = self.until(|| {
+        self.until(|| {
             let probe = match opened.take() {
                 Some(probe) => Some(probe),
                 None => open_unless_leased(self.image, offset, access)?,
@@ -213,10 +234,6 @@ impl Wait<'_> {
             let holding = holders(self.image);
             let gives_up = is_late && is_shared && may_have_ended(servers, &holding);
             Ok((gives_up || are_others(servers, &holding)).then_some(None))
-        })?;
-        Ok(match waited {
-            Waited::Done(locked) => locked,
-            Waited::Elsewhere => None,
         })
     }
 
@@ -235,11 +252,7 @@ impl Wait<'_> {
             }
             if waited > SILENT && !std::mem::replace(&mut has_reported, true) {
                 if let Some(process) = mount::in_another_namespace(self.mount) {
-                    print_error(format_args!(
-                        "pext4: {image} is still in use: it is mounted in another namespace too, \
-                         that of process {process}"
-                    ));
-                    return Ok(Waited::Elsewhere);
+                    return Ok(Waited::InNamespaceOf(process));
                 }
                 print_error(format_args!("pext4: waiting for {image} to be closed"));
             }

@@ -24,9 +24,9 @@ use pext4_fuse::mount::{MountError, UnmountMode, unmount_by};
 
 use super::FAILURE;
 use crate::commands::mount::enter_namespace;
-use crate::commands::umount::{end, find};
+use crate::commands::umount::{Ended, end, find};
 use crate::failure::Reported;
-use crate::output::print;
+use crate::output::{print, print_error};
 
 /// Unmount an ext4 image, as umount(8) asks for it
 #[derive(Debug, Parser)]
@@ -74,7 +74,10 @@ impl Line {
             lazily: self.lazily,
             by_force: self.by_force,
         };
-        end(&mount, mode, |directory| self.detach(directory, mode))?;
+        if let Ended::InUse(elsewhere) = end(&mount, mode, |dir| self.detach(dir, mode))? {
+            // To umount(8) the directory is what counts, and that is free.
+            print_error(format_args!("pext4: {elsewhere}"));
+        }
         if self.verbose {
             // The unmount succeeded even if nobody reads this.
             let _ = print(format!("pext4: {} unmounted", self.directory.display()));

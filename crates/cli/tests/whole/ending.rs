@@ -407,9 +407,10 @@ fn an_unmounting_does_not_wait_for_another_namespace() {
     other.wait().unwrap();
     mount.forget();
     place.wait_until_closed();
-    assert!(told.status.success() && !is_there);
+    assert!(!is_there, "it is unmounted here");
+    assert_eq!(told.status.code(), Some(1), "the image is not closed");
     let told = String::from_utf8_lossy(&told.stderr).into_owned();
-    let expected = format!("in another namespace too, that of process {}", other.id());
+    let expected = format!("in another namespace, that of process {} too", other.id());
     assert!(told.contains(&expected), "{told}");
     assert_eq!(place.state(), "clean");
 }

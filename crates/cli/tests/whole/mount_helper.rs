@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::common::{
-    LET_GO, Place, copy_program, fail, has, is_root, run, succeed, unmount_by_system,
+    LET_GO, Place, copy_program, fail, has, is_root, pext4, run, succeed, unmount_by_system,
 };
 
 /// A directory with a link to the program under the name of a helper.
@@ -321,6 +321,14 @@ fn an_unmount_does_not_wait_for_another_place_of_the_same_mount() {
     let output = run(Command::new(&link).arg(&place.point).stdin(Stdio::null()));
     mount.forget();
     let written = fs::write(other.join("file"), b"content");
+    succeed(
+        Command::new("mount")
+            .arg("--bind")
+            .arg(&other)
+            .arg(&place.point),
+    );
+    // Who asks pext4 itself wants to use the image next.
+    let command = run(pext4(["umount"]).arg(&place.point));
     let ended = run(Command::new(&link).arg(&other).stdin(Stdio::null()));
     // A failed test leaves nothing behind.
     run(Command::new("umount").arg("-lq").arg(&other));
@@ -330,6 +338,9 @@ fn an_unmount_does_not_wait_for_another_place_of_the_same_mount() {
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("other place too"), "{said}");
+    let said = String::from_utf8_lossy(&command.stderr);
+    assert!(said.contains("other place too"), "{said}");
+    assert_eq!(command.status.code(), Some(1), "{command:?}");
     assert_closed(&place);
 }
 
