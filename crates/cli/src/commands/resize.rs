@@ -132,7 +132,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Runs the resize. A first signal stops the work on a clone; other work goes on, and says so. A
-/// second one ends the process, except where that would damage the image.
+/// later one ends the process, except where that would damage the image.
 fn run_watched(
     image: &Path,
     way: Way,
