@@ -13,7 +13,7 @@
 //! not locked by the kernel; it is refused for writing, as is one with a loop device that something
 //! else has to itself. Locks end when the files are closed.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use rustix::io::Errno;
 
 use crate::file::Access;
 use crate::host_file::{error, is_leased, open_checked};
-use crate::loops::{self, Backing};
+use crate::loops::{self, Backing, Identity};
 use crate::range_lock::{self, Bytes, RangeLock};
 
 /// Time between two attempts while a file is in use.
@@ -154,7 +154,8 @@ fn try_claim(
         Ok(file) => file,
         Err(source) if source.kind() == io::ErrorKind::ResourceBusy => {
             // This lasts for a moment only, unless it is mounted.
-            refuse_if_mounted(path, path, fs::metadata(path).ok(), bytes, access)?;
+            let identity = fs::metadata(path).ok().as_ref().map(Identity::of);
+            refuse_if_mounted(path, path, identity, bytes, access)?;
             return Ok(Attempt::Busy(None));
         }
         Err(source) if is_leased(&source) => return Ok(Attempt::Busy(None)),
@@ -176,33 +177,36 @@ fn claim_locked(
     mut bytes: Bytes,
     access: Access,
 ) -> io::Result<Attempt<Vec<File>>> {
-    refuse_if_mounted(path, path, file.metadata().ok(), bytes, access)?;
+    let mut identity = file.metadata().ok().as_ref().map(Identity::of);
+    refuse_if_mounted(path, path, identity, bytes, access)?;
     refuse_if_read_only(file, path, access)?;
     let mut backing = Vec::new();
     while backing.len() < loops::MAX_LOOP_DEPTH
-        && let Some(next) = backing_of(backing.last().unwrap_or(file))
+        && let Some(next) = identity.and_then(Identity::backing)
     {
         bytes = next.translate(bytes);
-        let next = next.file;
-        let busy = || Attempt::Busy(Some(format!("{}, the file behind it", next.display())));
-        let file = match open_to_lock(&next, access) {
-            Ok(file) => file,
+        identity = next.identity;
+        refuse_if_mounted(path, &next.path, identity, bytes, access)?;
+        let busy = || Attempt::Busy(Some(format!("{}, the file behind it", next.path.display())));
+        let file = match open_behind(&next, access) {
+            Ok(Some(file)) => file,
             Err(error) if is_leased(&error) => return Ok(busy()),
             // A file that cannot be opened cannot be locked.
-            Err(_) => break,
+            Ok(None) | Err(_) => break,
         };
-        if !lock(&file, &next, bytes, access)? {
+        if !lock(&file, &next.path, bytes, access)? {
             return Ok(busy());
         }
-        refuse_if_mounted(path, &next, file.metadata().ok(), bytes, access)?;
         backing.push(file);
     }
     Ok(Attempt::Claimed(backing))
 }
 
-/// What is behind a file, if that is a loop device.
-fn backing_of(file: &File) -> Option<Backing> {
-    loops::backing_of(&file.metadata().ok()?)
+/// The file behind a loop device; `None` if its path leads to another one.
+fn open_behind(backing: &Backing, access: Access) -> io::Result<Option<File>> {
+    let file = open_to_lock(&backing.path, access)?;
+    let is_it = Some(Identity::of(&file.metadata()?)) == backing.identity;
+    Ok(is_it.then_some(file))
 }
 
 /// Opens a file to lock it, for writing if its bytes are to be locked for that and it can be: some
@@ -273,20 +277,20 @@ pub fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
 fn refuse_if_mounted(
     path: &Path,
     what: &Path,
-    metadata: Option<Metadata>,
+    identity: Option<Identity>,
     bytes: Bytes,
     access: Access,
 ) -> io::Result<()> {
-    let Some(metadata) = metadata.filter(|_| access == Access::ReadWrite) else {
+    let Some(identity) = identity.filter(|_| access == Access::ReadWrite) else {
         return Ok(());
     };
     let it = match what == path {
         true => "it".to_owned(),
         false => format!("{}, the file behind it,", what.display()),
     };
-    let Some(directory) = loops::mounted_on(&metadata, bytes) else {
+    let Some(directory) = loops::mounted_on(identity, bytes) else {
         // Of the devices on a file behind a device, one is that which this process has opened.
-        let Some(device) = loops::used_device_on(&metadata, bytes).filter(|_| what == path) else {
+        let Some(device) = loops::used_device_on(identity, bytes).filter(|_| what == path) else {
             return Ok(());
         };
         let problem = format!(
@@ -296,10 +300,9 @@ fn refuse_if_mounted(
         );
         return Err(error(path, "write to it", busy(problem)));
     };
-    let way = if metadata.is_file() {
-        " by a loop device"
-    } else {
-        ""
+    let way = match identity {
+        Identity::File { .. } => " by a loop device",
+        Identity::Device(..) => "",
     };
     let directory = directory.display();
     let problem =

@@ -21,7 +21,7 @@ use crate::device::{Device, check_range, total_length};
 use crate::fail_stop::Flushes;
 use crate::holes::next_data;
 use crate::host_file::{Kind, error};
-use crate::loops;
+use crate::loops::{self, Identity};
 use crate::range_lock::Bytes;
 
 mod opened;
@@ -292,12 +292,12 @@ impl FileDevice {
     pub fn kernel_mount(&self) -> Option<PathBuf> {
         let mut bytes = Bytes::beginning_at(self.start);
         for file in std::iter::once(&self.file).chain(&self.backing) {
-            let metadata = file.metadata().ok()?;
-            let directory = loops::mounted_on(&metadata, bytes);
+            let identity = Identity::of(&file.metadata().ok()?);
+            let directory = loops::mounted_on(identity, bytes);
             if directory.is_some() {
                 return directory;
             }
-            bytes = loops::backing_of(&metadata)?.translate(bytes);
+            bytes = identity.backing()?.translate(bytes);
         }
         None
     }

@@ -17,9 +17,10 @@ const READINGS: usize = 5;
 /// Ids of the processes that have locked the file at a path, or the file behind a loop device.
 #[must_use]
 pub fn holders(path: &Path) -> Vec<u32> {
-    let innermost = loops::innermost_backing(path).map(|(file, _)| file);
-    let files = [fs::metadata(path).ok(), innermost];
-    let names: Vec<_> = files.iter().flatten().map(name).collect();
+    let itself = fs::metadata(path).ok().map(|file| name(&file));
+    let innermost = loops::innermost_backing(path).and_then(|(file, _)| file.place());
+    let innermost = innermost.map(|(device, inode)| name_at(device, inode));
+    let names: Vec<_> = [itself, innermost].into_iter().flatten().collect();
     (0..READINGS)
         .map(|_| holders_of(&names))
         .find(|found| !found.is_empty())
@@ -47,7 +48,10 @@ fn holders_of(names: &[String]) -> Vec<u32> {
 
 /// A file as the table names it: its device's major and minor number, and its inode number.
 fn name(file: &Metadata) -> String {
-    let (device, inode) = (file.dev(), file.ino());
+    name_at(file.dev(), file.ino())
+}
+
+fn name_at(device: u64, inode: u64) -> String {
     format!("{:02x}:{:02x}:{inode}", major(device), minor(device))
 }
 

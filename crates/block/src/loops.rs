@@ -2,122 +2,55 @@
 //!
 //! A loop device is another name for its backing file, but a lock of one does not lock the other,
 //! and the kernel takes no lock on a file that it has mounted. So before a write the tables of the
-//! system are read: `/sys` shows the file of a loop device, and `/proc/self/mountinfo` which
+//! system are read: `/sys` shows the loop devices ([`table`]), and `/proc/self/mountinfo` which
 //! devices are mounted where. A table that cannot be read is taken for empty. The partitions that
 //! the kernel finds on a loop device (`losetup -P`) are devices of their own, and count as loop
 //! devices here. A device that begins inside the file (a partition, `losetup -o`) holds a different
 //! file system from one that begins at byte 0, and the same one as every device that begins at the
-//! same byte.
+//! same byte. A loop device may be the file of another one.
 
-use std::ffi::OsString;
+#[allow(unsafe_code)]
+mod status;
+mod table;
+
 use std::fs::{self, Metadata};
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, major, minor};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::mountinfo::{self, Mount};
 use crate::range_lock::Bytes;
+pub(crate) use table::{Backing, Identity};
 
 /// How many loop devices on files of loop devices are followed.
 pub(crate) const MAX_LOOP_DEPTH: usize = 8;
 
-/// The unit of a partition's `start` in `/sys`, whatever the sectors of the device are.
-const SYSFS_SECTOR: u64 = 512;
-
-/// Major and minor number of a block device.
-fn number(device: &Metadata) -> Option<(u32, u32)> {
-    let number = device.rdev();
-    device
-        .file_type()
-        .is_block_device()
-        .then(|| (major(number), minor(number)))
-}
-
-/// The folder of a block device in `/sys`.
-fn sysfs_folder(device: &Metadata) -> Option<PathBuf> {
-    let (major, minor) = number(device)?;
-    Some(format!("/sys/dev/block/{major}:{minor}").into())
-}
-
-/// The content of a file in `/sys`, without the newline.
-fn read_attribute(path: &Path) -> Option<Vec<u8>> {
-    let mut attribute = fs::read(path).ok()?;
-    attribute.pop_if(|&mut last| last == b'\n');
-    Some(attribute)
-}
-
-fn read_number(path: &Path) -> Option<u64> {
-    String::from_utf8(read_attribute(path)?).ok()?.parse().ok()
-}
-
 /// Whether a block device refuses writes even if it was opened for writing.
 pub(crate) fn is_read_only(device: &Metadata) -> bool {
-    let read_only = sysfs_folder(device).and_then(|folder| read_attribute(&folder.join("ro")));
-    read_only.as_deref() == Some(b"1")
-}
-
-/// What is behind a loop device.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Backing {
-    /// The file, or another device.
-    pub(crate) file: PathBuf,
-    /// The byte in it at which the device begins.
-    pub(crate) offset: u64,
-}
-
-impl Backing {
-    /// Where bytes of the loop device are in the file behind it.
-    pub(crate) fn translate(&self, bytes: Bytes) -> Bytes {
-        match (self.offset, bytes) {
-            (0, bytes) => bytes,
-            (offset, Bytes::All) => Bytes::From(offset),
-            (offset, Bytes::From(start)) => Bytes::From(offset.saturating_add(start)),
-        }
-    }
-}
-
-/// What is behind a block device, if it is a loop device or a partition of one.
-pub(crate) fn backing_of(device: &Metadata) -> Option<Backing> {
-    backing(&sysfs_folder(device)?)
-}
-
-/// As [`backing_of`], by the device's folder in `/sys`.
-fn backing(folder: &Path) -> Option<Backing> {
-    let (disk, start) = match folder.join("partition").exists() {
-        // The folder of a partition is in that of its disk.
-        true => {
-            let sectors = read_number(&folder.join("start"))?;
-            (folder.join(".."), sectors.checked_mul(SYSFS_SECTOR)?)
-        }
-        false => (folder.to_owned(), 0),
+    let Identity::Device(major, minor) = Identity::of(device) else {
+        return false;
     };
-    let file = read_attribute(&disk.join("loop/backing_file"))?;
-    let offset = read_number(&disk.join("loop/offset"))?;
-    Some(Backing {
-        file: OsString::from_vec(file).into(),
-        offset: offset.checked_add(start)?,
-    })
+    let read_only = table::read_attribute(&table::folder(major, minor).join("ro"));
+    read_only.as_deref() == Some(b"1")
 }
 
 /// The innermost file behind a path, through loop devices, and the byte in it at which the
 /// outermost one begins.
-pub(crate) fn innermost_backing(path: &Path) -> Option<(Metadata, u64)> {
-    let mut metadata = fs::metadata(path).ok()?;
+pub(crate) fn innermost_backing(path: &Path) -> Option<(Identity, u64)> {
+    let mut identity = Identity::of(&fs::metadata(path).ok()?);
     let mut start = 0u64;
     for _ in 0..MAX_LOOP_DEPTH {
-        let Some(backing) = backing_of(&metadata) else {
+        let Some(backing) = identity.backing() else {
             break;
         };
-        let Ok(behind) = fs::metadata(&backing.file) else {
+        let Some(behind) = backing.identity else {
             break;
         };
-        metadata = behind;
+        identity = behind;
         start = start.saturating_add(backing.offset);
     }
-    Some((metadata, start))
+    Some((identity, start))
 }
 
 /// Whether two paths are names of the same bytes: the same file, a loop device and its file, or two
@@ -131,19 +64,15 @@ pub fn are_same(one: &Path, other: &Path) -> bool {
 #[must_use]
 pub fn are_same_place(one: (&Path, u64), other: (&Path, u64)) -> bool {
     let place = |(path, offset): (&Path, u64)| {
-        let (metadata, start) = innermost_backing(path)?;
-        let file = match metadata.file_type().is_block_device() {
-            true => (metadata.rdev(), 0),
-            false => (metadata.dev(), metadata.ino()),
-        };
-        Some((file, start.saturating_add(offset)))
+        let (identity, start) = innermost_backing(path)?;
+        Some((identity, start.saturating_add(offset)))
     };
     one == other || place(one).is_some_and(|of_one| place(other) == Some(of_one))
 }
 
-/// The directory on which the kernel has mounted a block device, or these bytes of a file through a
-/// loop device.
-pub(crate) fn mounted_on(file: &Metadata, bytes: Bytes) -> Option<PathBuf> {
+/// The directory on which the kernel has mounted a block device, or these bytes of a file or of a
+/// device through a loop device.
+pub(crate) fn mounted_on(file: Identity, bytes: Bytes) -> Option<PathBuf> {
     among(&mountinfo::mounts().ok()?, file, bytes)
 }
 
@@ -153,70 +82,79 @@ pub(crate) fn mounted_on(file: &Metadata, bytes: Bytes) -> Option<PathBuf> {
 pub fn written_by_kernel(file: &Path, offset: u64) -> Option<PathBuf> {
     let mut mounts = mountinfo::mounts().ok()?;
     mounts.retain(|mount| !mount.read_only);
-    let mut metadata = fs::metadata(file).ok()?;
+    let mut identity = Identity::of(&fs::metadata(file).ok()?);
     let mut bytes = Bytes::beginning_at(offset);
     for _ in 0..=MAX_LOOP_DEPTH {
-        let directory = among(&mounts, &metadata, bytes);
+        let directory = among(&mounts, identity, bytes);
         if directory.is_some() {
             return directory;
         }
-        let backing = backing_of(&metadata)?;
+        let backing = identity.backing()?;
         bytes = backing.translate(bytes);
-        metadata = fs::metadata(&backing.file).ok()?;
+        identity = backing.identity?;
     }
     None
 }
 
 /// As [`mounted_on`], among these mounts.
-fn among(mounts: &[Mount], file: &Metadata, bytes: Bytes) -> Option<PathBuf> {
-    match number(file) {
-        Some(number) => mount_of(mounts, number),
-        None => loop_devices_of(file, bytes).find_map(|number| mount_of(mounts, number)),
-    }
-}
-
-/// A loop device on these bytes of a file that the kernel uses: one that is mounted in another
-/// namespace, or a part of a mapped device, an array or the swap space. `None` also if the devices
-/// cannot be opened.
-pub(crate) fn used_device_on(file: &Metadata, bytes: Bytes) -> Option<PathBuf> {
-    if number(file).is_some() {
-        return None;
-    }
-    loop_devices_of(file, bytes).find_map(|(major, minor)| {
-        let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-        let device = Path::new("/dev").join(folder.file_name()?);
-        let is_it = number(&fs::metadata(&device).ok()?) == Some((major, minor));
-        // Who has it exclusively keeps others from doing so.
-        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(&device, flags, Mode::empty());
-        (is_it && opened.err() == Some(Errno::BUSY)).then_some(device)
+fn among(mounts: &[Mount], file: Identity, bytes: Bytes) -> Option<PathBuf> {
+    let itself = match file {
+        Identity::Device(major, minor) => mount_of(mounts, (major, minor)),
+        Identity::File { .. } => None,
+    };
+    itself.or_else(|| {
+        let mut devices = devices_on(file, bytes).into_iter();
+        devices.find_map(|number| mount_of(mounts, number))
     })
 }
 
-/// The loop devices on a file, and their partitions, that have these bytes of it.
-fn loop_devices_of(file: &Metadata, bytes: Bytes) -> impl Iterator<Item = (u32, u32)> {
-    let same = (file.dev(), file.ino());
-    let loops = folders_in(Path::new("/sys/block")).filter(|device| device.join("loop").exists());
-    let devices = loops.flat_map(|device| {
-        let partitions = folders_in(&device).filter(|folder| folder.join("partition").exists());
-        let partitions: Vec<_> = partitions.collect();
-        std::iter::once(device).chain(partitions)
-    });
-    devices.filter_map(move |device| {
-        let backing = backing(&device)?;
-        let behind = fs::metadata(&backing.file).ok()?;
-        let has_bytes = match bytes {
-            Bytes::All => true,
-            Bytes::From(start) => backing.offset == start,
-        };
-        let number = mountinfo::device_number(&fs::read(device.join("dev")).ok()?)?;
-        ((behind.dev(), behind.ino()) == same && has_bytes).then_some(number)
-    })
+/// A loop device on these bytes of a file, or of another device, that the kernel uses: one that is
+/// mounted in another namespace, or a part of a mapped device, an array or the swap space. `None`
+/// also if the devices cannot be opened.
+pub(crate) fn used_device_on(file: Identity, bytes: Bytes) -> Option<PathBuf> {
+    devices_on(file, bytes)
+        .into_iter()
+        .find_map(|(major, minor)| {
+            let device = table::node(&table::folder(major, minor))?;
+            // Who has it exclusively keeps others from doing so.
+            let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+            let opened = rustix::fs::open(&device, flags, Mode::empty());
+            (opened.err() == Some(Errno::BUSY)).then_some(device)
+        })
 }
 
-fn folders_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten();
-    entries.filter_map(Result::ok).map(|entry| entry.path())
+/// The loop devices on a file, their partitions, and the loop devices on these, that have these
+/// bytes of it.
+fn devices_on(file: Identity, bytes: Bytes) -> Vec<(u32, u32)> {
+    let table = table::all();
+    let mut found = Vec::new();
+    let mut level = vec![(file, bytes)];
+    for _ in 0..MAX_LOOP_DEPTH {
+        let mut next = Vec::new();
+        for (below, bytes) in level {
+            let above = table.iter().filter(|(_, one)| one.identity == Some(below));
+            for &((major, minor), ref backing) in above {
+                let Some(inside) = inside(bytes, backing.offset) else {
+                    continue;
+                };
+                if inside == Bytes::All {
+                    found.push((major, minor));
+                }
+                next.push((Identity::Device(major, minor), inside));
+            }
+        }
+        level = next;
+    }
+    found
+}
+
+/// Where bytes of a file are in a device that begins at this byte of it; `None` if they begin
+/// before the device.
+fn inside(bytes: Bytes, device: u64) -> Option<Bytes> {
+    match bytes {
+        Bytes::All => Some(Bytes::All),
+        Bytes::From(start) => start.checked_sub(device).map(Bytes::beginning_at),
+    }
 }
 
 fn mount_of(mounts: &[Mount], number: (u32, u32)) -> Option<PathBuf> {
@@ -226,7 +164,7 @@ fn mount_of(mounts: &[Mount], number: (u32, u32)) -> Option<PathBuf> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Path, are_same};
+    use super::{Bytes, Path, are_same, inside};
 
     #[test]
     fn a_file_is_itself_under_all_its_names() {
@@ -238,5 +176,13 @@ mod tests {
         assert!(are_same(&one, &two) && !are_same(&one, &other));
         let missing = Path::new("/there/is/no/such/file");
         assert!(are_same(missing, missing) && !are_same(missing, &one));
+    }
+
+    #[test]
+    fn a_device_has_the_bytes_behind_its_beginning() {
+        assert_eq!(inside(Bytes::All, 4096), Some(Bytes::All));
+        assert_eq!(inside(Bytes::From(4096), 4096), Some(Bytes::All));
+        assert_eq!(inside(Bytes::From(8192), 4096), Some(Bytes::From(4096)));
+        assert_eq!(inside(Bytes::From(512), 4096), None);
     }
 }

@@ -16,14 +16,15 @@ struct Loop(PathBuf);
 impl Loop {
     /// Over the place's image, or `None` where there are none.
     fn of(place: &Place, options: &[&str]) -> Option<Self> {
+        Self::on(&place.image, options)
+    }
+
+    fn on(file: &Path, options: &[&str]) -> Option<Self> {
         if !is_root() || !has("losetup") {
             return None;
         }
         let mut losetup = Command::new("losetup");
-        let output = run(losetup
-            .args(["--find", "--show"])
-            .args(options)
-            .arg(&place.image));
+        let output = run(losetup.args(["--find", "--show"]).args(options).arg(file));
         if !output.status.success() {
             eprintln!("SKIPPED: {}", String::from_utf8_lossy(&output.stderr));
             return None;
@@ -318,7 +319,51 @@ fn what_the_kernel_has_mounted_is_refused_under_every_name() {
     place.check();
 }
 
-/// An image after a power cut of the kernel between two full commits.
+/// The path that the system shows of a device's file need not lead to it, and a loop device may be
+/// on another one.
+#[test]
+fn a_file_that_the_kernel_has_mounted_is_known_without_its_path() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let second_name = place.image.with_extension("second");
+    fs::hard_link(&place.image, &second_name).unwrap();
+    let Some(lower) = Loop::on(&second_name, &[]) else {
+        return;
+    };
+    fs::remove_file(&second_name).unwrap();
+    let Some(upper) = Loop::on(&lower.0, &[]) else {
+        return;
+    };
+    let directory = place.point.with_file_name("by the kernel");
+    let _other = Refused::beside(&place);
+    let by_loop = format!(
+        "the kernel has it mounted on {} by a loop device",
+        directory.display()
+    );
+    for device in [&lower, &upper] {
+        // Another file with the old name is another file.
+        for is_other_there in [false, true] {
+            if is_other_there {
+                succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&second_name));
+            }
+            let Some(kernel) = KernelMount::of(&[], &device.0, directory.clone()) else {
+                return;
+            };
+            for command in ["mount", "mkdir"] {
+                refused(command, &place.image, &place, &by_loop);
+            }
+            if is_other_there {
+                succeed(pext4(["mkdir"]).arg(&second_name).arg("/name"));
+                fs::remove_file(&second_name).unwrap();
+            }
+            drop(kernel);
+        }
+    }
+    succeed(pext4(["mkdir"]).arg(&lower.0).arg("/name"));
+    place.check();
+}
+
 /// This process's table does not show it.
 #[test]
 fn what_the_kernel_has_mounted_in_another_namespace_is_refused() {
@@ -360,6 +405,7 @@ fn what_the_kernel_has_mounted_in_another_namespace_is_refused() {
     place.check();
 }
 
+/// An image after a power cut of the kernel between two full commits; false where it cannot be made.
 fn with_fast_commits(place: &Place) -> bool {
     if !is_root() || !has("mke2fs") {
         return false;
