@@ -74,6 +74,10 @@ impl Volume {
     /// volume is read-only whatever the options say: [`Volume::is_read_only`] tells, and
     /// [`Volume::notes`] says why.
     ///
+    /// A device that a volume writes to belongs to that volume alone; a second one would destroy
+    /// what the first one writes. A [`FileDevice`](pext4_block::FileDevice) keeps others out by
+    /// itself; for any other device that is the caller's part.
+    ///
     /// # Errors
     ///
     /// `Corrupt` and `Unsupported` name what in the image prevents the mount, `Io` comes from the

@@ -111,9 +111,29 @@ impl Volume {
         }
     }
 
+    /// The inode of a number that comes from a caller. He gets none that belongs to the file system
+    /// itself (`Refused(Stale)`): no name leads there, and a change of one may destroy the image.
+    pub(crate) fn user_inode(&self, number: InodeNumber) -> Result<ShardRef<Inode>> {
+        let store = &self.inodes.store;
+        let is_there = number.get() <= store.geometry.inodes_count;
+        if number != InodeNumber::ROOT && !(is_there && store.may_have_name(number)) {
+            return Err(Refusal::Stale.into());
+        }
+        let inode = self.inodes.get(number)?;
+        if self.is_value(&inode) {
+            return Err(Refusal::Stale.into());
+        }
+        Ok(inode)
+    }
+
+    /// Whether an inode is the value of an attribute.
+    fn is_value(&self, inode: &Inode) -> bool {
+        self.inodes.has_values() && inode.flags().contains(InodeFlags::EA_INODE)
+    }
+
     /// The inode of this number, which must be a directory.
     pub(crate) fn directory(&self, number: InodeNumber) -> Result<ShardRef<Inode>> {
-        let inode = self.inodes.get(number)?;
+        let inode = self.user_inode(number)?;
         if !inode.is_directory() {
             return Err(Refusal::NotADirectory.into());
         }
@@ -173,7 +193,7 @@ impl Volume {
         if inode.links() == 0 {
             return Err(bad_entry(directory, number, "an inode without links"));
         }
-        if self.inodes.has_values() && inode.flags().contains(InodeFlags::EA_INODE) {
+        if self.is_value(&inode) {
             return Err(bad_entry(directory, number, "the value of an attribute"));
         }
         Ok(inode)

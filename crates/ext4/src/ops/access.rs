@@ -27,7 +27,7 @@ impl Volume {
             return Ok(());
         }
         self.run(|| {
-            let inode = self.inodes.get(inode)?;
+            let inode = self.user_inode(inode)?;
             if !is_due(&inode.attributes(), policy, now()) {
                 return Ok(());
             }

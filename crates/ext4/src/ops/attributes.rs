@@ -26,7 +26,7 @@ impl Volume {
     ///
     /// `Refused(Stale)`, `Corrupt`, `Io`.
     pub fn attributes(&self, inode: InodeNumber) -> Result<Attributes> {
-        self.run(|| Ok(self.inodes.get(inode)?.attributes()))
+        self.run(|| Ok(self.user_inode(inode)?.attributes()))
     }
 
     /// Changes attributes, size included.
@@ -49,7 +49,7 @@ impl Volume {
             let inode = if change.size.is_some() {
                 self.regular(inode)?
             } else {
-                self.inodes.get(inode)?
+                self.user_inode(inode)?
             };
             if self.inodes.store.is_named_journal(inode.number()) {
                 return Err(Refusal::NotPermitted.into());
@@ -85,7 +85,7 @@ impl Volume {
     pub fn take_permissions(&self, inode: InodeNumber, taken: u16) -> Result<()> {
         self.run(|| {
             self.inodes.store.check_writable()?;
-            let inode = self.inodes.get(inode)?;
+            let inode = self.user_inode(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
             check_content_changes(inode.flags())?;
             let left = inode.attributes().permissions() & !taken;
@@ -114,7 +114,7 @@ impl Volume {
     ) -> Result<Attributes> {
         self.run(|| {
             self.inodes.store.check_writable()?;
-            let inode = self.inodes.get(inode)?;
+            let inode = self.user_inode(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
             let present = inode.attributes().changed;
             let may_write = check_content_changes(inode.flags());

@@ -29,7 +29,7 @@ impl Volume {
         if !self.may_fold_names() {
             return false;
         }
-        let inode = self.inodes.get(directory);
+        let inode = self.user_inode(directory);
         inode.is_ok_and(|inode| self.folds(&inode))
     }
 

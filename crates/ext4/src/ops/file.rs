@@ -70,7 +70,7 @@ impl Volume {
         if self.inodes.store.is_named_journal(number) {
             return Err(Refusal::NotPermitted.into());
         }
-        let inode = self.inodes.get(number)?;
+        let inode = self.user_inode(number)?;
         match inode.file_type() {
             FileType::Regular => Ok(inode),
             FileType::Directory => Err(Refusal::IsADirectory.into()),
@@ -340,7 +340,7 @@ impl Volume {
     /// guess, which takes no lock.
     #[must_use]
     pub fn write_waits(&self, inode: InodeNumber, size: u64) -> bool {
-        let Ok(inode) = self.inodes.get(inode) else {
+        let Ok(inode) = self.user_inode(inode) else {
             return false;
         };
         let journal = self.inodes.store.try_journal();
@@ -389,7 +389,7 @@ impl Volume {
         most: usize,
     ) -> Result<Vec<MappedRange>> {
         self.run(|| {
-            let inode = self.inodes.get(inode)?;
+            let inode = self.user_inode(inode)?;
             let _lock = super::lock_shared(&inode)?;
             if inode.maps_blocks() {
                 self.inodes.mapped_ranges(&inode, offset, most)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
-use pext4_ondisk::inode::{InodeFlags, MAX_LINKS};
+use pext4_ondisk::inode::MAX_LINKS;
 use pext4_sync::ShardRef;
 
 use super::attempt::{Attempt, AttemptError, LockMode};
@@ -69,17 +69,11 @@ impl Volume {
     /// `Refused(Stale)` for a number that belongs to no file with a name, `Corrupt`, `Io`.
     pub fn lookup_number(&self, number: InodeNumber) -> Result<Entry> {
         self.run(|| {
-            let store = &self.inodes.store;
-            let is_there = number.get() <= store.geometry.inodes_count;
-            if number != InodeNumber::ROOT && !(is_there && store.may_have_name(number)) {
-                return Err(Refusal::Stale.into());
-            }
-            let inode = self.inodes.get(number)?;
-            let is_value = self.inodes.has_values() && inode.flags().contains(InodeFlags::EA_INODE);
+            let inode = self.user_inode(number)?;
             let entry = self.hand_out(&inode);
             // Held first: now either the thread that removes its last name sees the hold, or this
             // one sees that the name is gone.
-            if is_value || !inode.state(|state| state.slot.links > 0) {
+            if !inode.state(|state| state.slot.links > 0) {
                 self.forget(number, 1);
                 return Err(Refusal::Stale.into());
             }
@@ -312,7 +306,8 @@ impl Volume {
         });
     }
 
-    /// Gives an inode another name.
+    /// Gives an inode another name. A file that has lost its last name and is held gets one again
+    /// (Linux refuses that, unless it was made without a name).
     ///
     /// # Errors
     ///
@@ -324,7 +319,7 @@ impl Volume {
             check_new_name(name)?;
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
-            let inode = self.inodes.get(inode)?;
+            let inode = self.user_inode(inode)?;
             if inode.is_directory() {
                 return Err(Refusal::NotPermitted.into());
             }

@@ -105,7 +105,7 @@ impl Volume {
     /// `Refused(Invalid)` if it is not one, `Corrupt`, `Io`.
     pub fn read_link(&self, inode: InodeNumber) -> Result<Vec<u8>> {
         self.run(|| {
-            let inode = self.inodes.get(inode)?;
+            let inode = self.user_inode(inode)?;
             if inode.file_type() != FileType::Symlink {
                 return Err(Refusal::Invalid.into());
             }

@@ -29,7 +29,7 @@ impl Volume {
 
     fn sync_to(&self, inode: InodeNumber, reach: Reach) -> Result<()> {
         self.run(|| {
-            let inode = self.inodes.get(inode)?;
+            let inode = self.user_inode(inode)?;
             // A mount that never wrote has none. One that an error has stopped must not claim that
             // what it could not write is durable.
             let Some(journal) = self.inodes.store.try_journal() else {

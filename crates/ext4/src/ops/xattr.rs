@@ -22,7 +22,7 @@ impl Volume {
     /// `Corrupt`, `Io`.
     pub fn xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
         self.run(|| {
-            let inode = self.inodes.get(inode)?;
+            let inode = self.user_inode(inode)?;
             let _lock = super::lock_shared(&inode)?;
             xattr::get(&self.inodes, &inode, name)
         })
@@ -36,7 +36,7 @@ impl Volume {
     /// `Corrupt`, `Io`.
     pub fn xattr_names(&self, inode: InodeNumber) -> Result<Vec<Vec<u8>>> {
         self.run(|| {
-            let inode = self.inodes.get(inode)?;
+            let inode = self.user_inode(inode)?;
             let _lock = super::lock_shared(&inode)?;
             xattr::names(&self.inodes, &inode)
         })
@@ -49,7 +49,7 @@ impl Volume {
     /// `Corrupt`, `Refused(TooBig)` for a value that no system call can return, `Io`.
     pub fn xattrs(&self, inode: InodeNumber) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         self.run(|| {
-            let inode = self.inodes.get(inode)?;
+            let inode = self.user_inode(inode)?;
             let _lock = super::lock_shared(&inode)?;
             xattr::all(&self.inodes, &inode)
         })
@@ -113,7 +113,7 @@ impl Volume {
         permissions: Option<u16>,
     ) -> Result<()> {
         self.inodes.store.check_writable()?;
-        let inode = self.inodes.get(inode)?;
+        let inode = self.user_inode(inode)?;
         check_list(inode.file_type(), name, value)?;
         let lock = super::lock_exclusive(&inode)?;
         self.check_changeable(&inode)?;
@@ -198,7 +198,7 @@ impl Volume {
         permissions: Option<u16>,
     ) -> Result<()> {
         self.inodes.store.check_writable()?;
-        let inode = self.inodes.get(inode)?;
+        let inode = self.user_inode(inode)?;
         let lock = super::lock_exclusive(&inode)?;
         self.check_changeable(&inode)?;
         let credits = xattr::change_credits(&self.inodes, &inode)?;

@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::thread;
 
-use pext4_fs::{CreateAttributes, InodeNumber, Refusal};
+use pext4_fs::{AllocateMode, CreateAttributes, InodeNumber, Refusal, SetAttributes, SetXattrMode};
 
 use crate::images::Image;
 
@@ -49,6 +49,49 @@ fn numbers_of_no_file_are_stale() {
         assert!(stale.is(Refusal::Stale), "{number}: {stale}");
         assert!(!volume.held().contains(&InodeNumber(number)), "{number}");
     }
+}
+
+/// A number may come from whom the volume is served to.
+#[test]
+fn no_operation_reaches_what_is_the_file_systems_own() {
+    let Some(image) = Image::make(&["-O", "metadata_csum,64bit,orphan_file"]) else {
+        return;
+    };
+    let volume = image.open();
+    let beyond = u32::try_from(volume.statfs().inodes).expect("few inodes") + 1;
+    let longer = SetAttributes {
+        size: Some(1 << 30),
+        ..SetAttributes::default()
+    };
+    let private = SetAttributes {
+        permissions: Some(0),
+        ..SetAttributes::default()
+    };
+    let new = CreateAttributes::default();
+    for number in [0, 1, 7, 8, 12, beyond, u32::MAX] {
+        let inode = InodeNumber(number);
+        let refused = [
+            volume.attributes(inode).map(drop),
+            volume.set_attributes(inode, &longer).map(drop),
+            volume.set_attributes(inode, &private).map(drop),
+            volume.read(inode, 0, &mut [0; 10]).map(drop),
+            volume.write(inode, 0, b"x").map(drop),
+            volume.allocate(inode, AllocateMode::PunchHole, 0, 4096),
+            volume.extents(inode, 0, 1).map(drop),
+            volume.link(inode, ROOT, b"name").map(drop),
+            volume.create(inode, b"name", &new).map(drop),
+            volume.read_link(inode).map(drop),
+            volume.xattrs(inode).map(drop),
+            volume.set_xattr(inode, b"user.a", b"1", SetXattrMode::Any),
+            volume.fsync(inode),
+        ];
+        for (place, refused) in refused.into_iter().enumerate() {
+            let error = refused.expect_err("no file");
+            assert!(error.is(Refusal::Stale), "{number}, {place}: {error}");
+        }
+    }
+    volume.close().expect("the device works");
+    image.assert_clean();
 }
 
 /// As a file that was deleted while the clock was low, and one that e2fsck has not deleted yet.
