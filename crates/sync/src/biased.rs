@@ -124,56 +124,56 @@ impl<T> BiasedLock<T> {
 
     /// Locks for reading: waits for a writer.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn read(&self) -> BiasedReadGuard<'_, T> {
         self.read_with(|| self.lock.note(), RwLock::read)
     }
 
     /// As [`BiasedLock::read`]; the thread may hold locks of its class with smaller keys.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn read_keyed(&self, key: u64) -> BiasedReadGuard<'_, T> {
         self.read_with(|| self.lock.note_keyed(key), |lock| lock.read_keyed(key))
     }
 
     /// As [`BiasedLock::read`], spinning as [`RwLock::read_spinning`] does.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn read_spinning(&self) -> BiasedReadGuard<'_, T> {
         self.read_with(|| self.lock.note(), RwLock::read_spinning)
     }
 
     /// Locks for reading if no writer holds it. The order is not checked.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn try_read(&self) -> Option<BiasedReadGuard<'_, T>> {
         self.enter_or_lock(|| self.lock.note_tried(), RwLock::try_read)
     }
 
     /// Locks for writing: waits for readers and writers.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn write(&self) -> BiasedWriteGuard<'_, T> {
         self.write_with(self.lock.write())
     }
 
     /// As [`BiasedLock::write`]; the thread may hold locks of its class with smaller keys.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn write_keyed(&self, key: u64) -> BiasedWriteGuard<'_, T> {
         self.write_with(self.lock.write_keyed(key))
     }
 
     /// As [`BiasedLock::write`], spinning as [`RwLock::write_spinning`] does.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn write_spinning(&self) -> BiasedWriteGuard<'_, T> {
         self.write_with(self.lock.write_spinning())
     }
 
     /// Locks for writing if it is free. The order is not checked.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn try_write(&self) -> Option<BiasedWriteGuard<'_, T>> {
         let guard = self.lock.try_write()?;
         if self.bias.end() && READERS.is_in(self.address()) {
@@ -210,7 +210,7 @@ impl<T> BiasedLock<T> {
     }
 
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     fn read_with<'a>(
         &'a self,
         note: impl FnOnce() -> Held,
@@ -223,7 +223,7 @@ impl<T> BiasedLock<T> {
     /// Enters as a reader if the lock is biased and a slot is free; otherwise takes the underlying
     /// lock with `take`.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     fn enter_or_lock<'a>(
         &'a self,
         note: impl FnOnce() -> Held,
@@ -262,7 +262,7 @@ impl<T> BiasedLock<T> {
     }
 
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     fn write_with<'a>(&'a self, guard: RwLockWriteGuard<'a, ()>) -> BiasedWriteGuard<'a, T> {
         if self.bias.end() {
             READERS.wait_until_out(self.address());
@@ -349,7 +349,7 @@ impl Bias {
     }
 
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     fn is_set(&self) -> bool {
         self.countdown.load(Ordering::Acquire) <= BIASED
     }
@@ -374,7 +374,7 @@ impl Bias {
     /// Counts one read with the underlying lock by a reader that has seen no bias. The caller holds
     /// the lock, so there is no writer.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     fn count(&self) {
         // Every read counts, although others count at the same time: where many cores read, most
         // of them would be lost otherwise, and the reads before a bias are the expensive ones. For
@@ -391,7 +391,7 @@ impl Bias {
 
     /// A writer's first step. The caller holds the write lock. True if the bias was set.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     fn end(&self) -> bool {
         if self.countdown.load(Ordering::Relaxed) > BIASED {
             return false;

@@ -1,15 +1,15 @@
 //! The locks that each thread holds: the checker for [`crate::order`].
 //!
-//! A lock has a [`Tag`] (its class), a guard has a [`Held`] (its entry on the thread's stack). In
-//! release builds, under loom and on virtual cores (whose threads share one thread of the system),
-//! both are empty and every function here does nothing.
+//! A lock has a [`Tag`] (its class), a guard has a [`Held`] (its entry on the thread's stack).
+//! Without the feature `lock-order`, under loom and on virtual cores (whose threads share one thread
+//! of the system), both are empty and every function here does nothing.
 
-#[cfg(all(debug_assertions, not(any(loom, feature = "virtual"))))]
+#[cfg(all(feature = "lock-order", not(any(loom, feature = "virtual"))))]
 pub(crate) use checked::{Held, Tag, check, start, stop};
-#[cfg(not(all(debug_assertions, not(any(loom, feature = "virtual")))))]
+#[cfg(not(all(feature = "lock-order", not(any(loom, feature = "virtual")))))]
 pub(crate) use unchecked::{Held, Tag, check, start, stop};
 
-#[cfg(all(debug_assertions, not(any(loom, feature = "virtual"))))]
+#[cfg(all(feature = "lock-order", not(any(loom, feature = "virtual"))))]
 mod checked {
     use std::cell::RefCell;
     use std::fmt;
@@ -118,7 +118,7 @@ mod checked {
     }
 }
 
-#[cfg(not(all(debug_assertions, not(any(loom, feature = "virtual")))))]
+#[cfg(not(all(feature = "lock-order", not(any(loom, feature = "virtual")))))]
 mod unchecked {
     use crate::order::Class;
 

@@ -1,7 +1,7 @@
 //! A mutex with a class in the order of locks.
 //!
-//! In release builds it takes one byte beside the value. A panic while it is held does not poison
-//! it.
+//! Where nothing observes it, it takes one byte beside the value. A panic while it is held does not
+//! poison it.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -15,6 +15,9 @@ pub struct Mutex<T> {
     tag: Tag,
     inner: backend::Mutex<T>,
 }
+
+#[cfg(not(any(feature = "lock-order", feature = "meter", loom)))]
+const _: () = assert!(size_of::<Mutex<u8>>() == 2, "the class costs nothing");
 
 /// Access to the value; unlocks when dropped.
 #[must_use]
@@ -34,7 +37,7 @@ impl<T> Mutex<T> {
 
     /// Waits for the lock.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let held = self.tag.take(None);
         MutexGuard {
@@ -46,7 +49,7 @@ impl<T> Mutex<T> {
     /// As [`Mutex::lock`], but spins for longer before it sleeps: for a lock that is held for about
     /// a microsecond and that few threads want at a time.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn lock_spinning(&self) -> MutexGuard<'_, T> {
         let held = self.tag.take(None);
         MutexGuard {
@@ -57,7 +60,7 @@ impl<T> Mutex<T> {
 
     /// Waits for the lock. The thread may hold locks of its class with smaller keys.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn lock_keyed(&self, key: u64) -> MutexGuard<'_, T> {
         let held = self.tag.take(Some(key));
         MutexGuard {
@@ -167,11 +170,5 @@ mod tests {
         drop(guard);
         assert!(!lock.is_locked());
         assert!(lock.try_lock().is_some());
-    }
-
-    #[test]
-    #[cfg(not(any(debug_assertions, feature = "meter")))]
-    fn the_class_costs_nothing_in_release() {
-        assert_eq!(size_of::<Mutex<u8>>(), 2);
     }
 }

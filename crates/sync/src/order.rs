@@ -2,9 +2,11 @@
 //!
 //! A thread that holds a lock may only take locks of a class further down this page, or of the same
 //! class with a larger key (the number of a directory, an inode or a group, as documented at the
-//! class). Debug builds keep a stack of the locks that each thread holds, and panic at the first
-//! step that violates the order, whether or not it would have deadlocked. A try-lock may violate
-//! the order, since it cannot wait; a lock that is taken after it may not.
+//! class). With the feature `lock-order`, as in all tests, each thread keeps a stack of the locks that
+//! it holds, and panics at the first step that violates the order, whether or not it would have
+//! deadlocked. A try-lock may violate the order, since it cannot wait; a lock that is taken after it
+//! may not. The order is that of one volume: of two, one in a file of the other, the locks of the
+//! inner one come first.
 //!
 //! *Start of a handle* is on the page although it is not a lock: it can wait for a commit, and so
 //! must precede everything that the committer takes.
@@ -99,8 +101,8 @@ impl Class {
 
 /// Notes that this thread opens a handle of the journal.
 ///
-/// Must be called before the start may wait. Panics in debug builds if the thread holds a lock that
-/// has to come later in the order.
+/// Must be called before the start may wait. With the feature `lock-order` it panics if the thread
+/// holds a lock that has to come later in the order.
 #[inline]
 pub fn handle_started() {
     held::start(Class::HandleStart);
@@ -112,14 +114,14 @@ pub fn handle_stopped() {
     held::stop(Class::HandleStart);
 }
 
-/// Panics in debug builds if this thread may not take a lock of `class` now: for operations that
-/// wait without a lock (a commit, or a callback that will take locks of its own).
+/// With the feature `lock-order` it panics if this thread may not take a lock of `class` now: for
+/// operations that wait without a lock (a commit, or a callback that will take locks of its own).
 #[inline]
 pub fn check(class: Class) {
     held::check(class);
 }
 
-#[cfg(all(test, not(any(loom, feature = "virtual")), debug_assertions))]
+#[cfg(all(test, not(any(loom, feature = "virtual")), feature = "lock-order"))]
 mod tests {
     use super::{Class, check, handle_started, handle_stopped};
     use crate::{Condvar, Mutex, RwLock};
@@ -128,6 +130,25 @@ mod tests {
     fn the_list_of_classes_is_in_their_order() {
         for (number, class) in Class::ALL.into_iter().enumerate() {
             assert_eq!(class as usize, number);
+        }
+    }
+
+    /// Other people's programs may have two volumes, one inside the other.
+    #[test]
+    fn only_tests_check_the_order() {
+        let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        for folder in std::fs::read_dir(crates).expect("the crates are here") {
+            let folder = folder.expect("it is there").path();
+            let Ok(manifest) = std::fs::read_to_string(folder.join("Cargo.toml")) else {
+                continue;
+            };
+            let sections = manifest.split("\n[");
+            let used = sections.filter(|section| section.contains("\"lock-order\""));
+            let is_for_tests = folder.ends_with("testkit");
+            for section in used {
+                let is_allowed = is_for_tests || section.starts_with("dev-dependencies]");
+                assert!(is_allowed, "{}: {section}", folder.display());
+            }
         }
     }
 

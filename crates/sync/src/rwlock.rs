@@ -42,7 +42,7 @@ impl<T> RwLock<T> {
 
     /// Locks for reading: waits for a writer.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let held = self.tag.take(None);
         RwLockReadGuard {
@@ -53,7 +53,7 @@ impl<T> RwLock<T> {
 
     /// As [`RwLock::read`]; the thread may hold locks of its class with smaller keys.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn read_keyed(&self, key: u64) -> RwLockReadGuard<'_, T> {
         let held = self.tag.take(Some(key));
         RwLockReadGuard {
@@ -64,7 +64,7 @@ impl<T> RwLock<T> {
 
     /// Locks for writing: waits for readers and writers.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let held = self.tag.take(None);
         RwLockWriteGuard {
@@ -75,7 +75,7 @@ impl<T> RwLock<T> {
 
     /// As [`RwLock::write`]; the thread may hold locks of its class with smaller keys.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn write_keyed(&self, key: u64) -> RwLockWriteGuard<'_, T> {
         let held = self.tag.take(Some(key));
         RwLockWriteGuard {
@@ -87,7 +87,7 @@ impl<T> RwLock<T> {
     /// As [`RwLock::read`], but spins for longer before it sleeps: for a lock that is held for
     /// about a microsecond and that few threads want at a time.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn read_spinning(&self) -> RwLockReadGuard<'_, T> {
         let held = self.tag.take(None);
         RwLockReadGuard {
@@ -98,7 +98,7 @@ impl<T> RwLock<T> {
 
     /// As [`RwLock::write`], spinning as [`RwLock::read_spinning`] does.
     #[inline]
-    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    #[cfg_attr(any(feature = "lock-order", feature = "meter"), track_caller)]
     pub fn write_spinning(&self) -> RwLockWriteGuard<'_, T> {
         let held = self.tag.take(None);
         RwLockWriteGuard {
@@ -132,14 +132,14 @@ impl<T> RwLock<T> {
     /// Checks that the thread may wait for this lock, and notes it as held, without taking it: for
     /// a lock built on this one.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(feature = "lock-order", track_caller)]
     pub(crate) fn note(&self) -> Held {
         self.tag.take(None)
     }
 
     /// As [`RwLock::note`], with a key.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(feature = "lock-order", track_caller)]
     pub(crate) fn note_keyed(&self, key: u64) -> Held {
         self.tag.take(Some(key))
     }

@@ -345,7 +345,6 @@ fn handles_extend_and_restart() {
 }
 
 #[test]
-#[cfg(debug_assertions)]
 #[should_panic(expected = "HandleStart")]
 fn a_commit_inside_a_handle_panics() {
     let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
@@ -354,7 +353,6 @@ fn a_commit_inside_a_handle_panics() {
 }
 
 #[test]
-#[cfg(debug_assertions)]
 #[should_panic(expected = "HandleStart is taken while Group is held")]
 fn a_restart_under_a_lock_of_what_the_committer_takes_panics() {
     let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
