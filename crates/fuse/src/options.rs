@@ -228,7 +228,7 @@ impl Options {
 
 /// The time between commits.
 fn commit_interval(value: &str) -> Result<Duration, &'static str> {
-    let seconds = value.parse().ok();
+    let seconds = names::parse_number(value).map(u64::from);
     match seconds.filter(|&seconds| seconds <= MAX_COMMIT_SECONDS) {
         // As in Linux, 0 means the default.
         Some(0) => Ok(MountOptions::default().commit_interval),
@@ -247,6 +247,29 @@ mod tests {
     fn parsed(list: &str) -> Result<Options, OptionError> {
         let mut options = Options::default();
         options.apply(list).map(|()| options)
+    }
+
+    #[test]
+    fn numbers_are_read_as_linux_reads_them() {
+        for (option, seconds) in [
+            ("10", 10),
+            ("010", 8),
+            ("0x10", 16),
+            ("0X10", 16),
+            ("+7", 7),
+        ] {
+            let options = parsed(&format!("commit={option},resuid={option}")).expect("a number");
+            assert_eq!(
+                options.volume.commit_interval.as_secs(),
+                seconds,
+                "{option}"
+            );
+            assert_eq!(options.volume.reserve_uid.map(u64::from), Some(seconds));
+        }
+        for option in ["08", "0x", "x10", "1_0", " 5", "-1"] {
+            assert!(parsed(&format!("commit={option}")).is_err(), "{option}");
+            assert!(parsed(&format!("resuid={option}")).is_err(), "{option}");
+        }
     }
 
     #[test]

@@ -424,8 +424,12 @@ impl Inodes {
         if inode.is_inline() && self.punch_inline(inode, offset, end)? {
             return Ok(());
         }
-        // As in Linux, blocks behind that in which the file ends stay: somebody asked for them.
-        let end = end.min(inode.size().next_multiple_of(block_bytes));
+        // As in Linux, a range that ends behind the file takes the whole block in which the file
+        // ends, and none behind it: somebody asked for these.
+        let end = match inode.size() {
+            size if end > size => size.next_multiple_of(block_bytes),
+            _ => end,
+        };
         let offset = offset.min(end);
         let first = offset.div_ceil(block_bytes);
         let last = end / block_bytes;

@@ -130,6 +130,45 @@ fn a_file_has_no_more_blocks_than_its_inode_can_count() {
     image.assert_clean();
 }
 
+/// As in Linux, seen side by side.
+#[test]
+fn a_hole_that_ends_behind_the_file_takes_its_last_block() {
+    let Some(image) = Image::make(&["-b", "4096"]) else {
+        return;
+    };
+    let volume = image.open();
+    // A file of 13,000 bytes, with space behind it or not; a hole; the KiB that are left.
+    let cases: [(bool, u64, u64, u64); 9] = [
+        (false, 12_288, 713, 12),
+        (false, 12_288, 712, 16),
+        (false, 12_288, 700, 16),
+        (false, 10_000, 5_000, 12),
+        (false, 0, 14_000, 0),
+        (true, 12_288, 1_024, 60),
+        (true, 0, 14_000, 48),
+        (true, 13_200, 5_000, 64),
+        (true, 20_000, 10_000, 64),
+    ];
+    for (has_more, offset, length, left) in cases {
+        let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
+        let file = made.expect("room").inode;
+        volume.write(file, 0, &[7; 13_000]).expect("room");
+        if has_more {
+            let more = volume.allocate(file, AllocateMode::KeepSize, 0, 65_536);
+            more.expect("room");
+        }
+        let hole = volume.allocate(file, AllocateMode::PunchHole, offset, length);
+        hole.expect("inside the limits");
+        let sectors = volume.attributes(file).expect("held").sectors;
+        assert_eq!(sectors / 2, left, "{has_more}, {offset}, {length}");
+        let unlinked = volume.unlink(InodeNumber::ROOT, b"file");
+        unlinked.expect("it is there");
+        volume.forget(file, 1);
+    }
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
 /// Where clusters have many blocks, the nodes of a worst tree take more space than the data.
 #[test]
 fn nodes_that_take_clusters_are_counted_as_such() {

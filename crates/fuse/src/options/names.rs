@@ -275,12 +275,17 @@ fn check_number(name: &str, value: &str) -> Option<Result<(), &'static str>> {
     Some(is_fine.then_some(()).ok_or(wants))
 }
 
-/// A number as Linux reads it: decimal, or hexadecimal after `0x`.
+/// A number as Linux reads it: hexadecimal after `0x` or `0X`, octal after another `0`, else
+/// decimal.
 pub(super) fn parse_number(value: &str) -> Option<u32> {
-    match value.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => value.parse().ok(),
-    }
+    let hexadecimal = value.strip_prefix("0x").or(value.strip_prefix("0X"));
+    let octal = value.strip_prefix('0').filter(|rest| !rest.is_empty());
+    let (digits, radix) = match (hexadecimal, octal) {
+        (Some(digits), _) => (digits, 16),
+        (None, Some(digits)) => (digits, 8),
+        (None, None) => (value, 10),
+    };
+    u32::from_str_radix(digits, radix).ok()
 }
 
 /// Why an option is refused, if it is one of those.
