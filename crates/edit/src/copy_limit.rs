@@ -17,6 +17,15 @@ use pext4_ondisk::Corrupt;
 /// those that are made like that, none comes close to this one.
 const SHARED_BLOCKS_FACTOR: u64 = 16;
 
+/// The maximum number of bytes that all files of a sound image have together, without holes.
+pub(crate) fn most_data(volume: &Volume) -> u64 {
+    let factor = match volume.may_share_blocks() {
+        true => SHARED_BLOCKS_FACTOR,
+        false => 1,
+    };
+    volume.size().saturating_mul(factor)
+}
+
 /// What may still be copied out of an image.
 pub(crate) struct CopyLimit {
     /// Bytes of data.
@@ -34,12 +43,8 @@ pub(crate) struct CopyLimit {
 impl CopyLimit {
     pub(crate) fn new(volume: &Volume) -> Self {
         let size = volume.size();
-        let factor = match volume.may_share_blocks() {
-            true => SHARED_BLOCKS_FACTOR,
-            false => 1,
-        };
         Self {
-            data: Cell::new(size.saturating_mul(factor)),
+            data: Cell::new(most_data(volume)),
             values: Cell::new(size),
             holes: Cell::new(size),
             // An inode is no larger than a block.

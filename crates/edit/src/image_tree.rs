@@ -3,9 +3,10 @@
 //! An image may be hostile: its directories may form cycles, or have several names. A directory is
 //! entered once; a second path to it is reported as corruption. Names that no host and no tar could
 //! hold are refused when they are listed, and so is the second of two equal names in a directory.
-//! All data together, and all attributes, have a limit ([`CopyLimit`]). A file that counts one link
-//! and is met by a second name is copied under that, too, and all further names are links to that
-//! copy: to know the first name of every file would take much memory.
+//! All directories together have a limit ([`DirectoryLimit`]), and so have all data and all
+//! attributes ([`CopyLimit`]). A file that counts one link and is met by a second name is copied
+//! under that, too, and all further names are links to that copy: to know the first name of every
+//! file would take much memory.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -16,6 +17,7 @@ use pext4_fs::{Attributes, FileType, InodeNumber, Refusal, Volume};
 use pext4_ondisk::{Corrupt, xattr};
 
 use crate::copy_limit::CopyLimit;
+use crate::directory_limit::DirectoryLimit;
 use crate::error::{FsContext, ImageContext, Result};
 use crate::flags::is_encrypted;
 use crate::image_path::ImagePath;
@@ -34,6 +36,7 @@ pub(crate) struct ImageTree<'v> {
     /// Files whose data could not be read. Under another name they are not read again: what was
     /// read of them would count towards the limit once more.
     damaged: RefCell<HashSet<InodeNumber>>,
+    directories: DirectoryLimit,
     limit: CopyLimit,
 }
 
@@ -121,6 +124,7 @@ impl<'v> ImageTree<'v> {
             entered: RefCell::new(HashSet::new()),
             met: RefCell::new(HashSet::new()),
             damaged: RefCell::new(HashSet::new()),
+            directories: DirectoryLimit::new(volume),
             limit: CopyLimit::new(volume),
         }
     }
@@ -265,13 +269,16 @@ impl<'v> ImageTree<'v> {
         read
     }
 
+    /// Refuses to list a directory a second time, and one that is too large.
     fn enter(&self, file: &ImageFile) -> Result<()> {
-        if self.entered.borrow_mut().insert(file.inode) {
-            return Ok(());
+        if !self.entered.borrow_mut().insert(file.inode) {
+            let problem = "is reached by two ways";
+            let corrupt = Corrupt::new("directory", problem).in_inode(file.inode);
+            return Err(pext4_fs::Error::from(corrupt)).with_file(file);
         }
-        let problem = "is reached by two ways";
-        let corrupt = Corrupt::new("directory", problem).in_inode(file.inode);
-        Err(pext4_fs::Error::from(corrupt)).with_file(file)
+        let found = self.volume.attributes(file.inode);
+        let taken = found.and_then(|found| self.directories.take(&found));
+        taken.with_file(file)
     }
 }
 

@@ -60,6 +60,7 @@
 mod acls;
 pub mod change;
 mod copy_limit;
+mod directory_limit;
 mod edited_clone;
 mod error;
 mod flags;
@@ -79,6 +80,7 @@ mod tune;
 mod unreadable;
 
 pub use change::{Change, IntoDirectory, check_attribute_name};
+pub use directory_limit::DirectoryLimit;
 pub use error::{EditError, Result};
 pub use flags::{FlagChange, InvalidFlags};
 pub use get::{Copied, GetOptions};

@@ -7,8 +7,9 @@
 //! seeds and shrinks those that fail.
 //!
 //! [`crash`] turns the writes of a run into the images that a power cut may leave, [`linear`]
-//! judges concurrent histories, [`mutate`] corrupts images on purpose, and [`oracle`] runs
-//! independent programs: e2fsck, mke2fs, debugfs and the kernel.
+//! judges concurrent histories, [`mutate`] corrupts images on purpose, [`shared_names`] makes some
+//! that are hostile, and [`oracle`] runs independent programs: e2fsck, mke2fs, debugfs and the
+//! kernel.
 //!
 //! This crate is never shipped; `std` locks and threads are fine here.
 
@@ -28,6 +29,7 @@ pub mod op;
 pub mod oracle;
 pub mod outcome;
 pub mod random;
+pub mod shared_names;
 pub mod tree;
 pub mod volume;
 

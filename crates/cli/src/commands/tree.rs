@@ -2,7 +2,8 @@
 //!
 //! The image may be hostile: directories may contain each other or have several names, and may be
 //! nested deeper than the stack allows. So the walk has its own stack and lists each directory
-//! once. After a file that cannot be read it continues.
+//! once. As directories may share blocks, those that are listed have a limit ([`DirectoryLimit`]).
+//! After a file that cannot be read it continues.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -11,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use pext4_edit::DirectoryLimit;
 use pext4_fs::{Attributes, FileType, InodeNumber};
 
 use super::record::Record;
@@ -57,6 +59,7 @@ struct Walk<'a> {
     levels: Vec<Level>,
     /// The directories that were found.
     met: HashSet<InodeNumber>,
+    limit: DirectoryLimit,
     path: Vec<u8>,
     directories: u64,
     files: u64,
@@ -86,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let mut walk = Walk::new(&viewer, arguments);
         walk.met.insert(root.inode);
         if arguments.depth != Some(0) {
-            walk.descend(root.inode);
+            walk.descend(root);
         }
         let written = walk.run(&mut output);
         let written = written.and_then(|()| Ok(output.flush()?));
@@ -105,6 +108,7 @@ impl<'a> Walk<'a> {
             arguments,
             levels: Vec::new(),
             met: HashSet::new(),
+            limit: DirectoryLimit::new(viewer.volume()),
             path,
             directories: 0,
             files: 0,
@@ -113,8 +117,11 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn descend(&mut self, directory: InodeNumber) {
-        let (mut left, read) = self.viewer.names(directory);
+    fn descend(&mut self, directory: &Attributes) {
+        let (mut left, read) = match self.limit.take(directory) {
+            Ok(()) => self.viewer.names(directory.inode),
+            Err(error) => (Vec::new(), Err(error.into())),
+        };
         let read = read.with_context(|| match self.path.as_slice() {
             b"" => names::show(b"/"),
             path => names::show(path),
@@ -122,7 +129,7 @@ impl<'a> Walk<'a> {
         self.read_errors.skip(read);
         left.reverse();
         self.levels.push(Level {
-            directory,
+            directory: directory.inode,
             left,
             path_length: self.path.len(),
         });
@@ -181,7 +188,7 @@ impl<'a> Walk<'a> {
             .depth
             .is_none_or(|depth| self.levels.len() < depth);
         if is_directory && deeper && !again {
-            self.descend(file.attributes.inode);
+            self.descend(&file.attributes);
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
+use pext4_testkit::shared_names::{self, FITTING, NAMES, Placement};
 use serde_json::Value;
 
 use crate::common::{Place, fail, has, pext4, run, succeed};
@@ -203,6 +204,25 @@ fn a_second_name_of_a_directory_counts_once_and_is_told() {
         let count = format!("\n{directories} directories, ");
         assert!(text.contains(&count), "{text}");
     }
+}
+
+/// The names of all directories on the way are kept at a time.
+#[test]
+fn a_tree_of_directories_that_share_their_names_has_an_end() {
+    let place = Place::empty();
+    let made = shared_names::make(&place.image, Placement::InOneAnother);
+    made.expect("mke2fs and debugfs are there");
+    let ended = run(pext4(["tree"]).arg(&place.image));
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(told.starts_with("pext4: /!/!/!"), "{told}");
+    assert!(told.contains("larger than the file system"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    // With lost+found; the last directory is shown, but not what is in it. With two files.
+    let (directories, files) = (FITTING + 1 + 1, FITTING * NAMES + 2);
+    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let count = format!("\n{directories} directories, {files} files, ");
+    assert!(text.contains(&count), "{}", &text[text.len() - 200..]);
 }
 
 #[test]

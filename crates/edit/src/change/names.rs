@@ -8,6 +8,7 @@ use pext4_ondisk::directory::SET_GROUP_ID;
 
 use super::paths::{NAMELESS, ParentAndName};
 use super::{IntoDirectory, Link, MakeDirectory, MakeNode, Remove, Rename, Symlink, last_name};
+use crate::directory_limit::DirectoryLimit;
 use crate::error::{EditError, FsContext, Result, Shown, check_path, refuse};
 use crate::flags::is_encrypted;
 use crate::image_tree::{join, list};
@@ -74,6 +75,7 @@ impl EditSession {
         let mut remover = Remover {
             session: self,
             entered: HashSet::new(),
+            limit: DirectoryLimit::new(self.volume()),
         };
         remover.remove(entry.parent.inode(), &entry.name, inode, kind, path)?;
         self.sync()
@@ -456,6 +458,7 @@ struct Remover<'s> {
     session: &'s EditSession,
     /// The directories that are being removed, by which a cycle is detected.
     entered: HashSet<InodeNumber>,
+    limit: DirectoryLimit,
 }
 
 impl Remover<'_> {
@@ -475,6 +478,8 @@ impl Remover<'_> {
             if !self.entered.insert(inode) {
                 return refuse(path, "a directory is in itself");
             }
+            let found = volume.attributes(inode).with_path(path)?;
+            self.limit.take(&found).with_path(path)?;
             for (child, number) in list(volume, inode).with_path(path)? {
                 let path = join(path, &child);
                 let kind = volume.attributes(number).with_path(&path)?.file_type;

@@ -20,6 +20,7 @@ mod paths_of_tars;
 mod refusals;
 mod refused_tars;
 mod shared_blocks;
+mod shared_names;
 mod tars;
 mod together;
 mod tune;
