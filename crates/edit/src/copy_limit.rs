@@ -4,7 +4,8 @@
 //! blocks that there are, and many attributes may have their values in one inode: an image of some
 //! megabytes could have files of many terabytes. In a sound image no two files share a block, so
 //! all of their data together is no larger than the file system. Values of attributes may be
-//! shared, but those that files have really are far smaller.
+//! shared, but those that files have really are far smaller. Blocks of attributes have no limit:
+//! one may serve many files of a sound image, too, and a file has no more than one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
