@@ -1,10 +1,10 @@
 //! A clone of an image file beside it, which replaces the image atomically.
 //!
 //! If the host's file system can share blocks (reflink), the clone takes no time and no space; else
-//! data is copied and holes stay holes. It gets the permissions of the image, and its owner as far
-//! as this user may. What is copied is the open file, which the caller has locked, and only that
-//! one is replaced: if another program has moved it or put another file in its place, the clone
-//! fails.
+//! data is copied and holes stay holes. It gets the permissions of the image, and its owner and
+//! extended attributes as far as this user may. What is copied is the open file, which the caller
+//! has locked, and only that one is replaced: if another program has moved it or put another file
+//! in its place, the clone fails.
 //!
 //! Until it is put in place its name is that of [`temporary_name()`] with the caller's mark. The
 //! caller holds the lock of the image, so an existing file of that name was left by a killed
@@ -19,6 +19,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use thiserror::Error;
 
+use crate::host_attributes::copy_attributes;
 use crate::{Access, FileDevice, copy_owner_and_permissions, leads_to, next_data, temporary_name};
 
 /// Bytes copied at a time if the system has no `copy_file_range` for these files.
@@ -128,6 +129,8 @@ impl ImageClone {
             .map_err(host(&path, "copy the image to it"))?;
         file.set_len(length)
             .map_err(host(&path, "give it its size"))?;
+        // Before it may be another user's.
+        copy_attributes(source, &file);
         copy_owner_and_permissions(&image, &file)
             .map_err(host(&path, "give it the image's owner and mode"))?;
         Ok(Self {
@@ -309,6 +312,7 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::time::Duration;
 
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
     use tempfile::TempDir;
 
     use super::{CloneError, ImageClone, PIECE};
@@ -369,6 +373,26 @@ mod tests {
         assert_eq!(metadata.len(), LENGTH + 1);
         assert_eq!(metadata.permissions().mode() & 0o7777, 0o640);
         assert_eq!(names(&folder), [Path::new("image")]);
+    }
+
+    /// Only root may set the second and the third.
+    #[test]
+    fn a_clone_has_the_extended_attributes_of_the_image() {
+        let (_folder, image) = folder();
+        let locked = open(&image);
+        let mut names = vec!["user.pext4", "trusted.pext4", "security.pext4"];
+        let set = |name: &&str| setxattr(&image, *name, name.as_bytes(), XattrFlags::empty());
+        names.retain(|name| set(name).is_ok());
+        if names.is_empty() {
+            return eprintln!("SKIPPED: no extended attributes here");
+        }
+        let clone = clone_of(&locked).expect("there is room");
+        clone.put_in_place().expect("it is the same file");
+        for name in names {
+            let mut value = [0; 100];
+            let length = getxattr(&image, name, &mut value[..]).expect("it has the attribute");
+            assert_eq!(value[..length], *name.as_bytes());
+        }
     }
 
     #[test]

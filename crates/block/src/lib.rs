@@ -29,6 +29,7 @@ mod fenced;
 mod file;
 pub mod holders;
 mod holes;
+mod host_attributes;
 mod host_file;
 mod image_clone;
 pub mod loops;
