@@ -61,9 +61,9 @@ use crate::volume::Volume;
 /// The most blocks that are claimed or freed under one handle.
 const MOST_BLOCKS: u32 = 1 << 15;
 
-/// The most blocks of directories that names may make a replay search, which takes about a minute.
+/// The most bytes of directories that names may make a replay search, which takes about a minute.
 /// In directories without an index each name is searched for in all blocks.
-const MOST_SEARCHED: u64 = 1 << 25;
+const MOST_SEARCHED: u64 = 1 << 37;
 
 /// Fast commits that are being applied.
 struct Application<'a> {
@@ -80,7 +80,7 @@ struct Application<'a> {
     /// Files that had more links than the format counts. One that is renamed has one too many
     /// between the new name and the end of the old one.
     overfull: BTreeSet<InodeNumber>,
-    /// Blocks of directories that may still be searched.
+    /// Bytes of directories that may still be searched.
     searches_left: u64,
 }
 

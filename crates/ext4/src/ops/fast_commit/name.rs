@@ -96,15 +96,22 @@ impl Application<'_> {
             let problem = "has names in a directory that has none itself";
             return Err(contradiction(problem, number).into());
         }
-        let blocks = dir::search_length(&self.volume.names(&inode), &named.name)?;
-        let left = self.searches_left.checked_sub(u64::from(blocks));
+        self.count_search(&inode, &named.name)?;
+        Ok(Some(inode))
+    }
+
+    /// Counts one search of a directory, for a name or for room for it.
+    fn count_search(&mut self, directory: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        let blocks = dir::search_length(&self.volume.names(directory), name)?;
+        let bytes = u64::from(blocks) * u64::from(self.volume.inodes.store.block_size());
+        let left = self.searches_left.checked_sub(bytes);
         self.searches_left = left.ok_or_else(|| {
             Error::unsupported(
                 "fast commits of so many names in directories without an index; `e2fsck` replays \
                  them",
             )
         })?;
-        Ok(Some(inode))
+        Ok(())
     }
 
     /// Gives a new directory its first content.
@@ -137,7 +144,8 @@ impl Application<'_> {
         )
     }
 
-    fn insert(&self, directory: &Arc<Inode>, name: &[u8], inode: &Inode) -> Result<()> {
+    fn insert(&mut self, directory: &Arc<Inode>, name: &[u8], inode: &Inode) -> Result<()> {
+        self.count_search(directory, name)?;
         let _names = lock_exclusive(directory)?;
         let mut handle = self.volume.inodes.store.start(DIRECTORY_CREDITS)?;
         self.volume.insert_name(&mut handle, directory, name, inode)
@@ -145,6 +153,7 @@ impl Application<'_> {
 
     /// Removes a name and what it leaves without one.
     fn remove(&mut self, directory: &Arc<Inode>, name: &[u8], number: InodeNumber) -> Result<()> {
+        self.count_search(directory, name)?;
         let volume = self.volume;
         let inode = self.in_use(number)?;
         let is_directory = inode.as_ref().is_some_and(|inode| inode.is_directory());
@@ -201,8 +210,13 @@ mod tests {
 
     #[test]
     fn the_searches_of_a_replay_are_bounded() {
-        for (features, has_index) in [("^dir_index", false), ("dir_index", true)] {
-            let Some(device) = image(&["-O", features, "-b", "1024"], "16M") else {
+        // What is searched counts, in however many blocks.
+        for (features, block_size, has_index) in [
+            ("^dir_index", "1024", false),
+            ("^dir_index", "4096", false),
+            ("dir_index", "1024", true),
+        ] {
+            let Some(device) = image(&["-O", features, "-b", block_size], "16M") else {
                 return;
             };
             let volume = Volume::open(device, MountOptions::default()).expect("a mount");
@@ -214,7 +228,7 @@ mod tests {
                 inode = made.expect("room").inode;
             }
             let mut application = Application::on(&volume);
-            application.searches_left = 100;
+            application.searches_left = 100 << 10;
             let mut unlink = |number: u32| {
                 application.unlink(&NamedInode {
                     parent: InodeNumber::ROOT,
@@ -222,7 +236,7 @@ mod tests {
                     name: format!("absent-{number}").into_bytes().into(),
                 })
             };
-            // The directory has more than five blocks.
+            // The directory has more than 5 KiB.
             let done = (0..20).try_for_each(&mut unlink);
             assert_eq!(done.is_ok(), has_index, "{done:?}");
         }
