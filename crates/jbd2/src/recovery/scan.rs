@@ -103,7 +103,7 @@ pub(super) fn scan(
         found: Scan::empty(superblock.sequence),
     };
     while scanner.step()? {}
-    scanner.look_for_commit()?;
+    scanner.look_for_commits()?;
     Ok(scanner.found)
 }
 
@@ -230,7 +230,7 @@ impl Scanner<'_> {
             );
         }
         if let Some(suspect) = self.open.suspect {
-            self.classify(suspect, self.at, commit.seconds)?;
+            self.classify(suspect, commit.seconds)?;
             return Ok(false);
         }
         let open = std::mem::take(&mut self.open);
@@ -242,37 +242,59 @@ impl Scanner<'_> {
         Ok(self.advance(1))
     }
 
-    /// Decides what a suspect transaction is whose commit block at `at` has this time: the end of
-    /// the log, or corruption.
-    fn classify(&self, suspect: Suspect, at: u32, seconds: u64) -> Result<(), JournalError> {
-        let leftover = self.last_commit.is_some_and(|last| seconds < last);
-        if leftover || self.asynchronous {
+    /// Decides what a suspect transaction is whose commit block has this time: the end of the log,
+    /// or corruption.
+    fn classify(&self, suspect: Suspect, seconds: u64) -> Result<(), JournalError> {
+        if self.is_leftover(seconds) || self.asynchronous {
             return Ok(());
         }
-        let next = self.found.next;
-        let text = format!("{} in committed transaction {next}", suspect.problem);
-        Err(self.log.locate(at, Corrupt::new("journal", text)).into())
+        Err(self.corruption(suspect))
     }
 
-    /// If the log ended in a suspect transaction, looks for its commit block behind that record.
-    fn look_for_commit(&self) -> Result<(), JournalError> {
+    /// Whether a commit block with this time is of an earlier lap.
+    fn is_leftover(&self, seconds: u64) -> bool {
+        self.last_commit.is_some_and(|last| seconds < last)
+    }
+
+    fn corruption(&self, suspect: Suspect) -> JournalError {
+        let next = self.found.next;
+        let text = format!("{} in committed transaction {next}", suspect.problem);
+        let corrupt = Corrupt::new("journal", text);
+        self.log.locate(suspect.at, corrupt).into()
+    }
+
+    /// If the log ended in a suspect transaction, looks behind that record for its commit block and
+    /// for those of later transactions.
+    fn look_for_commits(&self) -> Result<(), JournalError> {
         let Some(suspect) = self.open.suspect else {
             return Ok(());
         };
         for step in 1..self.log.ring.blocks() - suspect.walked {
-            let at = self.log.ring.after(suspect.at, step);
-            let block = self.log.read(at)?;
-            let is_ours = Header::decode(&block).is_some_and(|header| {
-                header.block_type == BlockType::Commit && header.sequence == self.found.next
-            });
-            if is_ours
-                && commit::verify(&self.log.format, &block)
-                && let Some(commit) = Commit::decode(&block)
-            {
-                self.classify(suspect, at, commit.seconds)?;
+            let Some(commit) = self.sound_commit(self.log.ring.after(suspect.at, step))? else {
+                continue;
+            };
+            if commit.sequence == self.found.next {
+                self.classify(suspect, commit.seconds)?;
+            } else if self.may_follow(commit.sequence) && !self.is_leftover(commit.seconds) {
+                return Err(self.corruption(suspect));
             }
         }
         Ok(())
+    }
+
+    /// The commit block at `at`, if one with a right checksum is there.
+    fn sound_commit(&self, at: u32) -> Result<Option<Commit>, JournalError> {
+        let block = self.log.read(at)?;
+        let is_commit = Header::decode(&block)
+            .is_some_and(|header| header.block_type == BlockType::Commit)
+            && commit::verify(&self.log.format, &block);
+        Ok(Commit::decode(&block).filter(|_| is_commit))
+    }
+
+    /// Whether a transaction with this number may follow the suspect one in the same lap.
+    fn may_follow(&self, tid: Tid) -> bool {
+        let distance = tid.0.wrapping_sub(self.found.next.0);
+        (1..self.log.ring.blocks()).contains(&distance)
     }
 
     fn suspect_unless(&mut self, sound: bool, problem: &'static str) {

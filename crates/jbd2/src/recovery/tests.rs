@@ -555,6 +555,56 @@ fn asynchronous_commits_end_before_the_one_that_was_not_written_whole() {
     assert_eq!((rig.byte(3), rig.byte(4)), (1, 0));
 }
 
+/// A later transaction is written only when this one is durable.
+#[test]
+fn a_damaged_transaction_before_a_committed_one_is_corruption_with_asynchronous_commits() {
+    // A byte of the descriptor, of the revoke block and of the commit block: its time, which then
+    // seems to be that of an earlier lap.
+    for (record, byte, problem) in [
+        (0, 500, "a descriptor's sum is wrong"),
+        (1, 500, "a revoke block's sum is wrong"),
+        (2, 0x36, "the commit block's sum is wrong"),
+    ] {
+        for (earlier, later) in [(0, 1), (1, 1), (1, 3)] {
+            let mut rig = Rig::v3();
+            rig.seconds = 0x1010;
+            let incompat = &mut rig.superblock.incompat;
+            incompat.insert(JournalIncompat::ASYNC_COMMIT);
+            for _ in 0..earlier {
+                rig.log(&[(3, 1)]).commit();
+            }
+            let descriptor = rig.at;
+            let revoke = rig.log(&[(4, 2)]).at;
+            let commit = rig.revoke(&[5]).at;
+            rig.commit();
+            for _ in 0..later {
+                rig.log(&[(4, 3)]).commit();
+            }
+            rig.damage([descriptor, revoke, commit][record], byte)
+                .refuses(&format!("{problem} in committed transaction"));
+        }
+    }
+    let mut rig = summed_by_transaction(TransactionSum::Crc32);
+    let incompat = &mut rig.superblock.incompat;
+    incompat.insert(JournalIncompat::ASYNC_COMMIT);
+    rig.damage(21, 700)
+        .refuses("the transaction's sum is wrong in committed transaction");
+}
+
+#[test]
+fn a_later_commit_of_an_earlier_lap_does_not_prove_anything() {
+    let mut rig = Rig::v3();
+    let incompat = &mut rig.superblock.incompat;
+    incompat.insert(JournalIncompat::ASYNC_COMMIT);
+    rig.log(&[(3, 1)]).commit();
+    let at = rig.at;
+    rig.log(&[(4, 2)]).commit().damage(at, 500);
+    rig.seconds = 10;
+    rig.log(&[(4, 3)]).commit();
+    let recovered = rig.recover().expect("the second one was torn");
+    assert_eq!((recovered.transactions, rig.byte(4)), (1, 0));
+}
+
 #[test]
 fn a_superblock_that_contradicts_its_place_is_refused() {
     let rig = Rig::v3();
