@@ -63,16 +63,18 @@ impl EditSession {
     ) -> Result<Self> {
         let _pinned = pin_thread(options);
         let mut notes = Vec::new();
-        // Before the replay, since a refused image must not be written. A torn superblock is
-        // repaired by the replay, and a replay may bring a superblock with errors.
-        if let Ok(unreplayed) = read_superblock(&*below) {
-            refuse_noted_errors(&unreplayed, name)?;
-            refuse_other_machines(&unreplayed, name)?;
+        // Before the replay, since a refused image must not be written, also not if only the replay
+        // brings the errors. A torn superblock can be judged only as replayed; a log that cannot be
+        // read is an error of the replay.
+        let unreplayed = read_superblock(&*below);
+        let replayed = OfflineJournal::superblock_after_replay(Arc::clone(&below));
+        for superblock in unreplayed.iter().chain(&replayed) {
+            refuse(superblock, name)?;
         }
         replay_journal(&below, options, &mut notes).with_image(name)?;
         let before = read_superblock(&*below).with_image(name)?;
-        refuse_noted_errors(&before, name)?;
-        refuse_other_machines(&before, name)?;
+        // The mount may have met damage when it finished orphans.
+        refuse(&before, name)?;
         let journal = OfflineJournal::open(Arc::clone(&below)).with_image(name)?;
         notes.extend(
             journal
@@ -119,6 +121,12 @@ impl EditSession {
         session.switch_to_clone_if_full()?;
         Ok(session)
     }
+}
+
+/// Refuses an image with a superblock that no edit may work on.
+fn refuse(superblock: &Superblock, name: &Path) -> Result<()> {
+    refuse_noted_errors(superblock, name)?;
+    refuse_other_machines(superblock, name)
 }
 
 /// Refuses an image whose superblock notes errors.

@@ -7,8 +7,14 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use pext4_block::RamDevice;
-use pext4_edit::{Change, EditError, EditOptions, EditSession, Overrides, Reader, Tuning, change};
+use pext4_block::fault::Operation;
+use pext4_block::{Device, FaultDevice, Page, RamDevice};
+use pext4_edit::{
+    Change, CommitOutcome, EditError, EditOptions, EditSession, Overrides, Reader, Tuning, Way,
+    change,
+};
+use pext4_fs::OfflineJournal;
+use pext4_ondisk::BlockNumber;
 use pext4_ondisk::journal::JournalSuperblock;
 use pext4_ondisk::superblock::{State, Superblock};
 use pext4_testkit::Random;
@@ -237,6 +243,64 @@ fn an_image_that_notes_errors_is_refused_before_it_is_written() {
     assert!(fs::read(&image).expect("an image") == before);
 }
 
+/// The image with this superblock in a log that is to be replayed.
+fn with_logged_superblock(image: &RamDevice, superblock: &Superblock) -> RamDevice {
+    let logged = || vec![(BlockNumber(1), Page::from(superblock.encode().to_vec()))];
+    for nth in 0.. {
+        let below = Arc::new(image.fork());
+        let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&below)));
+        let journal = OfflineJournal::open(Arc::<FaultDevice>::clone(&device));
+        let journal = journal.expect("it is sound").expect("it has a journal");
+        device.fail_from(Operation::Write, nth);
+        let failed = journal.write(logged()).expect_err("a write fails");
+        if failed.outcome == CommitOutcome::Committed {
+            return below.fork();
+        }
+    }
+    unreachable!("a commit has an end");
+}
+
+/// What only the replay brings into the superblock.
+#[test]
+fn an_image_whose_journal_brings_errors_is_refused_before_it_is_replayed() {
+    let folder = scratch();
+    let base = filled(&format(Features::Upstream), &mut Random::new(1));
+    let mut bytes = [0; 1024];
+    base.read_at(1024, &mut bytes).expect("a superblock");
+    let sound = Superblock::decode(&bytes).expect("a superblock");
+    let mut noted = sound.clone();
+    noted.state = State::CLEAN | State::ERRORS;
+    for (logged, errno) in [(&sound, -5), (&noted, 0)] {
+        let dirty = with_logged_superblock(&base, logged);
+        let image = save(&dirty, folder.path());
+        let journal = block_of_journal(&image) * 1024;
+        let mut bytes = [0; 1024];
+        dirty.read_at(journal, &mut bytes).expect("a journal");
+        let mut superblock = JournalSuperblock::decode(&bytes).expect("a journal");
+        assert!(superblock.start != 0, "there is something to replay");
+        superblock.errno = errno;
+        dirty.write_at(journal, &superblock.encode()).expect("room");
+        let image = save(&dirty, folder.path());
+        let before = fs::read(&image).expect("an image");
+        for way in [Way::Auto, Way::Clone] {
+            let options = EditOptions {
+                way,
+                ..EditOptions::default()
+            };
+            let told = EditSession::open(&image, &options).expect_err("errors are noted");
+            assert!(told.to_string().contains("it notes errors"), "{told}");
+            assert!(fs::read(&image).expect("an image") == before, "{errno}");
+        }
+    }
+}
+
+/// Where the journal begins.
+fn block_of_journal(image: &Path) -> u64 {
+    let place = debugfs::command(image, &["bmap <8> 0".to_owned()]).expect("debugfs is there");
+    let block = place.lines().find_map(|line| line.trim().parse().ok());
+    block.expect("a block")
+}
+
 /// A log that does not count, since the superblock has no `recover`, is emptied by what is
 /// committed, and not by an edit that fails.
 #[test]
@@ -247,11 +311,7 @@ fn an_edit_that_fails_does_not_empty_a_log() {
         folder.path(),
     );
     let path = image.display();
-    let place = debugfs::command(&image, &["bmap <8> 0".to_owned()]).expect("debugfs is there");
-    let block: u64 = place
-        .lines()
-        .find_map(|line| line.trim().parse().ok())
-        .expect("a block");
+    let block = block_of_journal(&image);
     let file = fs::OpenOptions::new().read(true).write(true).open(&image);
     let file = file.expect("an image");
     let mut bytes = [0; 1024];

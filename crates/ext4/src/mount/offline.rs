@@ -109,6 +109,26 @@ impl OfflineJournal {
         self.stale.is_some().then_some(recovery::IGNORED_LOG)
     }
 
+    /// The superblock with which a mount for writing would begin: as the replay of the journal
+    /// leaves it, with the error state if the journal stopped with an error. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// Those for which a mount refuses the image before it replays the journal.
+    pub fn superblock_after_replay(device: Arc<dyn Device>) -> Result<Superblock> {
+        let mut options = MountOptions::default();
+        let mut notes = Vec::new();
+        let found = superblock::read(&*device, &mut options, &mut notes)?;
+        let before = found.to_seek_the_log();
+        features::refuse_unreadable(before)?;
+        let geometry = check_shape(before, &*device)?;
+        let mut journal = recovery::find_journal(device, before, geometry, &options, &mut notes)?;
+        let view = journal.view(&found, &options)?;
+        let mut after = found.as_replayed(&*view, &mut options, &mut notes)?;
+        superblock::keep_errors(&mut after, before, journal.had_stopped);
+        Ok(after)
+    }
+
     /// The journal of an image; `None` if it has none.
     ///
     /// # Errors
