@@ -173,6 +173,9 @@ impl From<EditError> for io::Error {
 fn consequence(outcome: CommitOutcome) -> &'static str {
     match outcome {
         CommitOutcome::NotCommitted => "",
+        CommitOutcome::Abandoned => {
+            "; nothing was changed, but the next mount may have an empty journal to replay"
+        }
         CommitOutcome::Unknown => "; whether the edit was made shows when the image is next opened",
         CommitOutcome::Committed => "; the edit is made as soon as the image is opened for writing",
     }

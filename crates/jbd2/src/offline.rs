@@ -198,8 +198,12 @@ impl OfflineTransaction {
         self.writer.write_body(self.tid, blocks, &[])
     }
 
-    /// Fails if these blocks do not fit the log, or one belongs to it.
-    pub(crate) fn check(&self, blocks: &[(BlockNumber, Page)]) -> Result<(), JournalError> {
+    /// Looks at the blocks as [`Self::commit`] does before it writes anything.
+    ///
+    /// # Errors
+    ///
+    /// `LogTooSmall` if they do not fit the log, `Corrupt` if one belongs to the journal.
+    pub fn check(&self, blocks: &[(BlockNumber, Page)]) -> Result<(), JournalError> {
         if !self.fits(blocks.len()) {
             return Err(JournalError::LogTooSmall {
                 blocks: blocks.len(),

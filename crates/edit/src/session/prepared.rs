@@ -122,7 +122,8 @@ impl Prepared {
         // The transaction refers to these blocks, and a failure may leave it in the log.
         let written = session.staging.take_written();
         journal.write(blocks).map_err(|failed| {
-            if failed.outcome == CommitOutcome::NotCommitted {
+            let uncommitted = [CommitOutcome::NotCommitted, CommitOutcome::Abandoned];
+            if uncommitted.contains(&failed.outcome) {
                 session.staging.give_back(&written);
             }
             EditError::Commit {

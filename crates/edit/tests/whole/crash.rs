@@ -7,11 +7,13 @@ use pext4_block::fault::Operation;
 use pext4_block::{Device, FaultDevice, RamDevice, RecordDevice};
 use pext4_edit::{CommitOutcome, EditError, EditOptions, EditSession, Plan, Tuning, Way};
 use pext4_fs::{MountOptions, Volume};
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::superblock::{self, Superblock};
 use pext4_testkit::Random;
 use pext4_testkit::campaign::check_device;
 use pext4_testkit::crash::window::{Budget, fates, image, tell, windows};
 use pext4_testkit::effort;
-use pext4_testkit::oracle::check::recover;
+use pext4_testkit::oracle::check::{e2fsck, recover};
 use pext4_testkit::oracle::format::{Features, Format, everyday};
 use pext4_testkit::tree::Tree;
 use pext4_testkit::volume::tree_of;
@@ -253,7 +255,7 @@ fn a_failed_commit_says_what_has_become_of_the_edit() {
                 );
                 seen[1] += 1;
             }
-            None | Some(CommitOutcome::NotCommitted) => {
+            None | Some(CommitOutcome::NotCommitted | CommitOutcome::Abandoned) => {
                 let claims =
                     text.contains("as soon as") || text.contains("whether the edit was made");
                 assert!(!is_made && !claims, "write {nth}: {text}");
@@ -263,4 +265,71 @@ fn a_failed_commit_says_what_has_become_of_the_edit() {
     }
     assert!(seen.iter().all(|&times| times > 0), "{seen:?}");
     assert_eq!(seen[1], 1, "only the commit block leaves it open: {seen:?}");
+}
+
+/// Edits `base` on a device of which the `nth` call of this kind fails, and those behind it unless
+/// it fails `once`. Returns what is left.
+fn failing_once_or_on(
+    base: &RamDevice,
+    kind: Operation,
+    nth: u64,
+    once: bool,
+) -> (RamDevice, Result<Plan, EditError>) {
+    let below = Arc::new(base.fork());
+    let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&below)));
+    let over: Arc<dyn Device> = Arc::<FaultDevice>::clone(&device);
+    let mut session = EditSession::from_device(over, &EditOptions::default()).expect("it opens");
+    let change = write("/made", 3000, &mut Random::new(nth));
+    session.apply(&change).expect("room");
+    match once {
+        true => device.fail_nth(kind, nth),
+        false => device.fail_from(kind, nth),
+    }
+    let done = session.finish();
+    (below.fork(), done)
+}
+
+#[test]
+fn an_edit_that_fails_before_its_commit_block_leaves_no_started_journal_or_says_so() {
+    let format = Format::new(16 << 20, 1024, Features::Upstream);
+    let base = filled(&format, &mut Random::new(12));
+    let old = tree_of(Arc::new(base.fork()), true).expect("sound");
+    let folder = effort::scratch();
+    let path = folder.path().join("image");
+    for (kind, once) in [
+        (Operation::Write, true),
+        (Operation::Write, false),
+        (Operation::Flush, true),
+        (Operation::Flush, false),
+    ] {
+        let mut said = Vec::new();
+        for nth in 0.. {
+            let (left, done) = failing_once_or_on(&base, kind, nth, once);
+            let told = done.expect_err("it fails at the commit block or before");
+            let committed = [CommitOutcome::Unknown, CommitOutcome::Committed];
+            if matches!(&told, EditError::Commit { outcome, .. } if committed.contains(outcome)) {
+                break;
+            }
+            let what = format!("{kind} {nth}, once: {once}: {told}");
+            let mut bytes = [0; superblock::SIZE];
+            left.read_at(superblock::OFFSET, &mut bytes)
+                .expect("memory");
+            let superblock = Superblock::decode(&bytes).expect("it is whole");
+            let says = told.to_string().contains("an empty journal");
+            assert!(
+                says || !superblock.features.has_incompat(Incompat::RECOVER),
+                "{what}"
+            );
+            left.save(&path).expect("there is room");
+            e2fsck(&path).unwrap_or_else(|error| panic!("{what}: {error:#}"));
+            for tree in recovered(&left).unwrap_or_else(|text| panic!("{what}: {text}")) {
+                tree.assert_same(&old, &what);
+            }
+            said.push(says);
+        }
+        assert!(said.len() > 2, "{kind}: {said:?}");
+        // A write that failed is made up for; after a failed flush none is trusted.
+        let always = kind == Operation::Flush;
+        assert!(!once || said.iter().all(|&says| says == always), "{said:?}");
+    }
 }

@@ -9,14 +9,16 @@
 //! The steps: empty a log whose content does not count; set `recover` in the superblock and flush,
 //! which also makes the blocks durable that the caller has written directly; commit the
 //! transaction; write the blocks home; empty the log; clear `recover`. The new superblock is
-//! usually one of the blocks, and keeps `recover` until the last step.
+//! usually one of the blocks, and keeps `recover` until the last step. A failure before the commit
+//! record undoes what was done: it empties the log and clears `recover`. All of these blocks were
+//! written before, so a full host does not prevent that.
 
 use std::fmt;
 use std::sync::Arc;
 
-use pext4_block::{Device, Page};
+use pext4_block::{Device, FailStopDevice, Page};
 use pext4_jbd2::recovery::{declare_empty, discard};
-use pext4_jbd2::{CommitFailure, LogArea, OfflineTransaction};
+use pext4_jbd2::{Committed, LogArea, OfflineTransaction};
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
@@ -35,9 +37,10 @@ pub struct OfflineJournal {
     superblock: Superblock,
     geometry: Geometry,
     transaction: OfflineTransaction,
-    /// The log, if it holds what does not count, since the superblock has no `recover`: it is
-    /// emptied before the superblock gets that.
-    stale: Option<(LogArea, JournalSuperblock)>,
+    area: LogArea,
+    /// As on the device. If it has a start, the log holds what does not count, since the superblock
+    /// has no `recover`: it is emptied before the superblock gets that.
+    log: JournalSuperblock,
 }
 
 impl fmt::Debug for OfflineJournal {
@@ -54,6 +57,9 @@ impl fmt::Debug for OfflineJournal {
 pub enum CommitOutcome {
     /// The image is the old one.
     NotCommitted,
+    /// The content of the image is the old one, but the superblock may have `recover`, and the log
+    /// a beginning: the next mount for writing replays a log without a transaction.
+    Abandoned,
     /// The image is the old one or the new one; the next mount finds out which.
     Unknown,
     /// The transaction is durable in the log: the next mount for writing makes the image the new
@@ -77,6 +83,9 @@ impl fmt::Display for CommitOutcome {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str(match self {
             Self::NotCommitted => "nothing was changed",
+            Self::Abandoned => {
+                "nothing was changed, but the next mount may have an empty journal to replay"
+            }
             Self::Unknown => "the change is made or not, as the next mount will find",
             Self::Committed => "the change is made as soon as the image is opened for writing",
         })
@@ -92,13 +101,15 @@ impl CommitOutcome {
     }
 }
 
-impl From<CommitFailure> for CommitError {
-    fn from(failure: CommitFailure) -> Self {
-        let outcome = match failure.may_be_durable {
-            true => CommitOutcome::Unknown,
-            false => CommitOutcome::NotCommitted,
+impl CommitError {
+    /// The failure of a transaction that is not durable. What was done for it has been undone, or
+    /// that failed too.
+    fn uncommitted(error: impl Into<Error>, undone: Result<()>) -> Self {
+        let outcome = match undone {
+            Ok(()) => CommitOutcome::NotCommitted,
+            Err(_) => CommitOutcome::Abandoned,
         };
-        outcome.because(failure.error)
+        outcome.because(error)
     }
 }
 
@@ -106,7 +117,7 @@ impl OfflineJournal {
     /// What to tell whoever writes to the image: whether that drops what the log holds.
     #[must_use]
     pub fn note(&self) -> Option<&'static str> {
-        self.stale.is_some().then_some(recovery::IGNORED_LOG)
+        (self.log.start != 0).then_some(recovery::IGNORED_LOG)
     }
 
     /// The superblock with which a mount for writing would begin: as the replay of the journal
@@ -136,6 +147,8 @@ impl OfflineJournal {
     /// `Unsupported` if the journal must be replayed first (open and close a volume), is external,
     /// or uses an unknown feature; `Corrupt`; `Io`.
     pub fn open(device: Arc<dyn Device>) -> Result<Option<Self>> {
+        // No flush after one that failed is trusted, also not to undo what was done.
+        let device: Arc<dyn Device> = Arc::new(FailStopDevice::new(device));
         let mut options = MountOptions::default();
         let superblock = superblock::read(&*device, &mut options, &mut Vec::new())?;
         let superblock = superblock.confirmed(&*device)?;
@@ -153,11 +166,10 @@ impl OfflineJournal {
             let what = "a journal that stopped with an error: let `e2fsck -f` repair it first";
             return Err(Error::unsupported(what));
         }
+        let (area, as_found) = (log.area.clone(), log.superblock.clone());
         // Without `recover` the content of the log does not count.
-        let has_stale_log = log.superblock.start != 0;
-        let stale = has_stale_log.then(|| (log.area.clone(), log.superblock.clone()));
-        if has_stale_log {
-            declare_empty(&log.area, &mut log.superblock).map_err(Error::opening)?;
+        if as_found.start != 0 {
+            declare_empty(&area, &mut log.superblock).map_err(Error::opening)?;
         }
         let transaction = OfflineTransaction::open(Arc::clone(&device), log);
         let transaction = transaction.map_err(Error::opening)?;
@@ -166,7 +178,8 @@ impl OfflineJournal {
             superblock,
             geometry,
             transaction,
-            stale,
+            area,
+            log: as_found,
         }))
     }
 
@@ -184,7 +197,7 @@ impl OfflineJournal {
     /// `Journal` if they do not fit and `Corrupt` if the superblock among them is invalid, both
     /// before anything is written; `Io` or `Journal` if the device fails.
     pub fn write(
-        mut self,
+        self,
         mut blocks: Vec<(BlockNumber, Page)>,
     ) -> std::result::Result<(), CommitError> {
         let new = match self.new_superblock(&mut blocks) {
@@ -192,31 +205,45 @@ impl OfflineJournal {
             Ok(None) => self.superblock.clone(),
             Err(error) => return Err(CommitOutcome::NotCommitted.because(error)),
         };
-        if !self.transaction.fits(blocks.len()) {
-            // This fails, with an error that names both sizes.
-            return self
-                .transaction
-                .commit(blocks)
-                .map(drop)
-                .map_err(From::from);
-        }
-        if let Some((area, mut log)) = self.stale.take() {
-            discard(&*self.device, &area, &mut log)
-                .map_err(|error| CommitOutcome::NotCommitted.because(Error::opening(error)))?;
-        }
-        self.superblock.features.incompat |= Incompat::RECOVER;
-        self.write_superblock(&self.superblock)
-            .map_err(|error| CommitOutcome::NotCommitted.because(error))?;
         let device = Arc::clone(&self.device);
-        let committed = self.transaction.commit(blocks);
-        committed
-            .map_err(CommitError::from)?
+        self.commit(blocks)?
             .finish()
             .map_err(|error| CommitOutcome::Committed.because(error))?;
-        device
-            .write_at(SUPERBLOCK_OFFSET, &new.encode())
-            .and_then(|()| device.flush())
-            .map_err(|error| CommitOutcome::Committed.because(error))
+        write_superblock(&*device, &new).map_err(|error| CommitOutcome::Committed.because(error))
+    }
+
+    /// Sets `recover` and makes the blocks durable in the log.
+    fn commit(
+        mut self,
+        blocks: Vec<(BlockNumber, Page)>,
+    ) -> std::result::Result<Committed, CommitError> {
+        let device = &*self.device;
+        self.transaction
+            .check(&blocks)
+            .map_err(|error| CommitOutcome::NotCommitted.because(error))?;
+        if self.log.start != 0 {
+            discard(device, &self.area, &mut self.log)
+                .map_err(|error| CommitOutcome::NotCommitted.because(Error::opening(error)))?;
+        }
+        let mut unclean = self.superblock.clone();
+        unclean.features.incompat |= Incompat::RECOVER;
+        if let Err(error) = write_superblock(device, &unclean) {
+            let undone = write_superblock(device, &self.superblock);
+            return Err(CommitError::uncommitted(error, undone));
+        }
+        match self.transaction.commit(blocks) {
+            Ok(committed) => Ok(committed),
+            Err(failure) if failure.may_be_durable => {
+                Err(CommitOutcome::Unknown.because(failure.error))
+            }
+            Err(failure) => {
+                // The log first: without `recover` a log with a start would be a stale one.
+                let undone = discard(device, &self.area, &mut self.log)
+                    .map_err(Error::from)
+                    .and_then(|()| write_superblock(device, &self.superblock));
+                Err(CommitError::uncommitted(failure.error, undone))
+            }
+        }
     }
 
     /// The superblock among the blocks, if there is one; sets `recover` in the copy among the
@@ -235,10 +262,10 @@ impl OfflineJournal {
         slot.copy_from_slice(&meanwhile.encode());
         Ok(Some(new))
     }
+}
 
-    fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
-        self.device
-            .write_at(SUPERBLOCK_OFFSET, &superblock.encode())?;
-        Ok(self.device.flush()?)
-    }
+/// Writes the superblock durably.
+fn write_superblock(device: &dyn Device, superblock: &Superblock) -> Result<()> {
+    device.write_at(SUPERBLOCK_OFFSET, &superblock.encode())?;
+    Ok(device.flush()?)
 }
