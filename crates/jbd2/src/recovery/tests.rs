@@ -247,13 +247,15 @@ fn an_escaped_block_gets_its_magic_back() {
 }
 
 #[test]
-fn a_commit_block_torn_after_its_first_sector_commits() {
-    let mut rig = Rig::v3();
-    rig.log(&[(3, 1)]);
-    let at = rig.at;
-    rig.commit().damage(at, 700);
-    assert_eq!(rig.recover().expect("a sound journal").transactions, 1);
-    assert_eq!(rig.byte(3), 1);
+fn a_commit_block_with_other_bytes_behind_its_header_commits() {
+    for byte in [64, 511, 700] {
+        let mut rig = Rig::v3();
+        rig.log(&[(3, 1)]);
+        let at = rig.at;
+        rig.commit().log(&[(4, 1)]).commit().damage(at, byte);
+        assert_eq!(rig.recover().expect("a sound journal").transactions, 2);
+        assert_eq!((rig.byte(3), rig.byte(4)), (1, 1));
+    }
 }
 
 #[test]

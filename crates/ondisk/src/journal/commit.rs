@@ -1,9 +1,10 @@
 //! The commit block: the transaction is complete if and only if this block is in the log.
 //!
 //! It contains the time of the commit, which distinguishes an old block of an earlier lap of the
-//! log from a damaged block of this one. All its fields are in its first 512 bytes, so a commit
-//! block of which a power cut wrote only the first sector is a valid commit: [`verify`] accepts it
-//! too.
+//! log from a damaged block of this one. All its fields are in its first 64 bytes, and the rest is
+//! written as zeroes, so whatever lies there, as after a power cut that wrote only the first
+//! sector, the commit is valid: [`verify`] accepts it too. Linux 6.18 does the same: with a changed
+//! byte among the first 64 it refuses the log, with any change behind them it replays the log.
 
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -13,8 +14,8 @@ use crate::journal::format::RecordFormat;
 use crate::journal::header::{BlockType, Header, RawHeader};
 use crate::number::Tid;
 
-/// The smallest unit that devices write atomically, in bytes.
-const SECTOR: usize = 512;
+/// The length of what counts in the block, with the padding behind it, in bytes.
+const HEADER: usize = 64;
 const CHECKSUM_OFFSET: usize = 0x10;
 
 /// `struct commit_header`.
@@ -31,6 +32,7 @@ struct RawCommit {
 }
 
 const _: () = assert!(size_of::<RawCommit>() == 0x3C);
+const _: () = assert!(size_of::<RawCommit>() <= HEADER);
 const _: () = assert!(std::mem::offset_of!(RawCommit, h_chksum) == CHECKSUM_OFFSET);
 const _: () = assert!(std::mem::offset_of!(RawCommit, h_commit_sec) == 0x30);
 
@@ -127,8 +129,8 @@ impl Commit {
     }
 }
 
-/// Whether a commit block's checksum is right, for the whole block or for its first sector alone;
-/// true if the format has no checksums.
+/// Whether a commit block's checksum is right, for the whole block or for its first 64 bytes and
+/// zeroes behind them; true if the format has no checksums.
 #[must_use]
 pub fn verify(format: &RecordFormat, block: &[u8]) -> bool {
     if !format.is_summed() {
@@ -138,15 +140,15 @@ pub fn verify(format: &RecordFormat, block: &[u8]) -> bool {
         return false;
     };
     let matches = |block: &[u8]| checksum(format.seed, block).to_be_bytes() == stored;
-    matches(block) || matches(&first_sector_alone(block))
+    matches(block) || matches(&header_alone(block))
 }
 
-/// The block that the writer intended, if only its first sector reached the device.
-fn first_sector_alone(block: &[u8]) -> Vec<u8> {
-    let mut torn = vec![0; block.len()];
-    let sector = SECTOR.min(block.len());
-    torn[..sector].copy_from_slice(&block[..sector]);
-    torn
+/// The block that the writer intended, if the bytes behind its header are foreign.
+fn header_alone(block: &[u8]) -> Vec<u8> {
+    let mut alone = vec![0; block.len()];
+    let header = HEADER.min(block.len());
+    alone[..header].copy_from_slice(&block[..header]);
+    alone
 }
 
 /// The checksum of the whole block with its own field as zeroes.
@@ -202,16 +204,22 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_block_counts_and_a_damaged_one_does_not() {
+    fn a_block_with_foreign_bytes_behind_its_header_counts_and_a_damaged_one_does_not() {
         for format in all_formats()
             .into_iter()
             .filter(|format| format.is_summed())
         {
-            let mut block = COMMIT.encode(&format);
-            block[512..].fill(0xEE);
-            assert!(verify(&format, &block), "only the first sector was written");
-            block[0x33] ^= 1;
-            assert!(!verify(&format, &block), "the time was changed");
+            let block = COMMIT.encode(&format);
+            for behind in [512, 64] {
+                let mut block = block.clone();
+                block[behind..].fill(0xEE);
+                assert!(verify(&format, &block), "only what is before was written");
+                for byte in [0x33, 0x3F] {
+                    let mut block = block.clone();
+                    block[byte] ^= 1;
+                    assert!(!verify(&format, &block), "byte {byte} was changed");
+                }
+            }
         }
     }
 }
