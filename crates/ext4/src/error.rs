@@ -352,10 +352,15 @@ fn errno_of_kind(kind: io::ErrorKind) -> i32 {
 }
 
 /// Keeps the [kind](Error::kind), and for a refusal the errno. Any other error is the source of the
-/// new one: `error.get_ref()` and a downcast give it back.
+/// new one: `error.get_ref()` and a downcast give it back. So is `Interrupted` of a device, whose
+/// kind becomes `Other`: of a [`Read`](io::Read) it would mean "try again", which most readers do,
+/// and go on doing where a device cancels all calls.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         match error {
+            Error::Io(error) if error.kind() == io::ErrorKind::Interrupted => {
+                Self::other(Error::Io(error))
+            }
             Error::Io(error) => error,
             Error::Refused(refusal) => Self::from_raw_os_error(refusal.errno()),
             other => Self::new(other.kind(), other),
@@ -372,6 +377,17 @@ mod tests {
     #[derive(Debug, ThisError)]
     #[error("disk.img: cannot open it: {0}")]
     struct Named(#[source] io::Error);
+
+    #[test]
+    fn nobody_repeats_what_a_device_has_interrupted() {
+        let cancelled = Error::Io(io::ErrorKind::Interrupted.into());
+        let error = io::Error::from(cancelled);
+        assert_eq!(error.kind(), io::ErrorKind::Other);
+        let source = error.get_ref().and_then(|source| source.downcast_ref());
+        assert!(matches!(source, Some(Error::Io(_))), "{error}");
+        let torn = io::Error::from(Error::Io(io::ErrorKind::UnexpectedEof.into()));
+        assert_eq!(torn.kind(), io::ErrorKind::UnexpectedEof);
+    }
 
     #[test]
     fn the_errno_of_a_device_is_that_of_its_cause_or_its_kind() {
