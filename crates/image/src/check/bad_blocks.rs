@@ -105,7 +105,7 @@ fn report(
 }
 
 /// Sorts runs of blocks and joins those that overlap or touch.
-fn merged(mut runs: Vec<(BlockNumber, u64)>) -> Vec<Range<u64>> {
+pub(super) fn merged(mut runs: Vec<(BlockNumber, u64)>) -> Vec<Range<u64>> {
     runs.sort_unstable();
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for (start, length) in runs {
@@ -119,7 +119,10 @@ fn merged(mut runs: Vec<(BlockNumber, u64)>) -> Vec<Range<u64>> {
 }
 
 /// The parts of sorted ranges that are within another range.
-fn overlapping(ranges: &[Range<u64>], within: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+pub(super) fn overlapping(
+    ranges: &[Range<u64>],
+    within: Range<u64>,
+) -> impl Iterator<Item = Range<u64>> {
     let first = ranges.partition_point(|range| range.end <= within.start);
     let behind = ranges[first..].iter();
     behind

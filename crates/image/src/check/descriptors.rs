@@ -1,8 +1,10 @@
 //! Pass 0, second half: group descriptors, their backups, and the location of metadata.
 
+mod reading;
+
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::geometry::Geometry;
-use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags, SHORT_SIZE};
+use pext4_ondisk::group_descriptor::{GroupDescriptor, SHORT_SIZE};
 use pext4_ondisk::{BlockNumber, GroupNumber};
 
 use super::Pass;
@@ -11,6 +13,7 @@ use super::claims::Claims;
 use super::findings::{Findings, Place};
 use super::parallel::Workers;
 use super::volume::{Group, Volume, group_number};
+pub(super) use reading::read;
 
 /// The size in bytes of the locations of two bitmaps and the table, at the start of each half of a
 /// descriptor.
@@ -53,97 +56,6 @@ impl MetadataRun {
     pub(super) fn end(&self) -> u64 {
         self.start + u64::from(self.length)
     }
-}
-
-/// Reads all descriptors and checks each by itself.
-pub(super) fn read(volume: &Volume, findings: &Findings) -> Vec<Group> {
-    let geometry = &volume.geometry;
-    let mut groups = vec![Group::default(); geometry.group_count as usize];
-    let per_block = geometry.descriptors_per_block as usize;
-    let size = usize::from(geometry.descriptor_size);
-    for (index, chunk) in groups.chunks_mut(per_block).enumerate() {
-        let index = u32::try_from(index).expect("fewer blocks than groups");
-        let block = geometry.descriptor_block(index);
-        let bytes = match volume.block(block) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                let place = Place::whole().block(block);
-                findings.add(Kind::Unreadable, place, || format!("descriptors: {error}"));
-                continue;
-            }
-        };
-        for (slot, (group, bytes)) in chunk.iter_mut().zip(bytes.chunks_exact(size)).enumerate() {
-            let number = group_number(index as usize * per_block + slot);
-            *group = judge(volume, number, bytes, block, findings);
-        }
-    }
-    groups
-}
-
-fn judge(
-    volume: &Volume,
-    number: GroupNumber,
-    bytes: &[u8],
-    block: BlockNumber,
-    findings: &Findings,
-) -> Group {
-    let geometry = &volume.geometry;
-    let Ok(descriptor) = GroupDescriptor::decode_unverified(bytes, geometry, number) else {
-        return Group::default();
-    };
-    let mut group = Group::of(&descriptor);
-    if let Err(corrupt) = GroupDescriptor::decode(bytes, geometry, number) {
-        let place = Place::group(number).block(block);
-        findings.corrupt(Kind::DescriptorChecksum, place, &corrupt);
-        // If the checksum is wrong, ignore fields that would let later passes skip something.
-        group
-            .flags
-            .remove(GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT);
-        group.unused_inodes = 0;
-    }
-    check_flags(geometry, number, &group, findings);
-    let table = u64::from(geometry.inode_table_blocks);
-    let is_possible = |what: MetadataKind, start: u64, length: u64| {
-        let possible = is_in_place(geometry, number, start, length);
-        if !possible {
-            findings.add(Kind::DescriptorPlace, Place::group(number), || {
-                format!("{} at block {start}, {length} long", what.name())
-            });
-        }
-        possible
-    };
-    group.has_block_bitmap = is_possible(MetadataKind::BlockBitmap, group.block_bitmap, 1);
-    group.has_inode_bitmap = is_possible(MetadataKind::InodeBitmap, group.inode_bitmap, 1);
-    group.has_table = is_possible(MetadataKind::InodeTable, group.inode_table, table);
-    group
-}
-
-fn is_in_place(geometry: &Geometry, group: GroupNumber, start: u64, length: u64) -> bool {
-    let first = geometry.first_block(group).get();
-    let end = first + u64::from(geometry.blocks_in(group));
-    let flexible = geometry.features.has_incompat(Incompat::FLEX_BG);
-    geometry.contains(BlockNumber(start), length)
-        && (flexible || (start >= first && start + length <= end))
-}
-
-fn check_flags(geometry: &Geometry, number: GroupNumber, group: &Group, findings: &Findings) {
-    let uninit = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
-    let problem = if !geometry.checksums.protects_descriptors()
-        && (group.flags.intersects(uninit) || group.unused_inodes != 0)
-    {
-        "parts are marked as never written, without a checksum that protects the mark"
-    } else if group.flags.contains(GroupFlags::BLOCK_UNINIT)
-        && number.get() + 1 == geometry.group_count
-    {
-        "the last group's block bitmap is marked as never written"
-    } else if group.unused_inodes > group.free_inodes {
-        "more inodes were never used than are free"
-    } else {
-        return;
-    };
-    findings.add(Kind::DescriptorFlags, Place::group(number), || {
-        problem.to_owned()
-    });
 }
 
 /// All runs of metadata, sorted by their starts, and by group where several start at one place.
@@ -271,12 +183,7 @@ pub(super) fn check_backups(
     findings: &Findings,
 ) {
     let geometry = &volume.geometry;
-    // Computed once: a walk over all groups for each block of descriptors would take too long.
-    let backups: Vec<GroupNumber> = geometry
-        .groups()
-        .skip(1)
-        .filter(|&group| geometry.has_superblock(group))
-        .collect();
+    let backups = backup_groups(geometry);
     let check = |(): &mut (), index: u32| {
         for copy in copies(geometry, &backups, index) {
             check_copy(volume, groups, index, copy, findings);
@@ -288,11 +195,23 @@ pub(super) fn check_backups(
     }
 }
 
+/// The groups that have copies of the superblock. Computed once: a walk over all groups for each
+/// block of descriptors would take too long.
+fn backup_groups(geometry: &Geometry) -> Vec<GroupNumber> {
+    let groups = geometry.groups().skip(1);
+    groups
+        .filter(|&group| geometry.has_superblock(group))
+        .collect()
+}
+
 /// The locations of the copies of a block of descriptors.
-fn copies(geometry: &Geometry, backups: &[GroupNumber], index: u32) -> Vec<BlockNumber> {
-    if geometry.has_meta_bg() && index >= geometry.first_meta_bg {
-        return geometry.descriptor_block_copies(index);
-    }
+fn copies<'a>(
+    geometry: &'a Geometry,
+    backups: &'a [GroupNumber],
+    index: u32,
+) -> impl Iterator<Item = BlockNumber> + 'a {
+    let is_meta = geometry.has_meta_bg() && index >= geometry.first_meta_bg;
+    let of_meta_group = is_meta.then(|| geometry.descriptor_block_copies(index));
     // Meta groups from `first_meta_bg` on contain only their own descriptors.
     let end = match geometry.has_meta_bg() {
         true => geometry
@@ -301,9 +220,11 @@ fn copies(geometry: &Geometry, backups: &[GroupNumber], index: u32) -> Vec<Block
         false => u32::MAX,
     };
     let behind_superblock =
-        |group: &GroupNumber| geometry.first_block(*group).checked_add(1 + index);
-    let backups = backups.iter().filter(|group| group.get() < end);
-    backups.filter_map(behind_superblock).collect()
+        move |group: &GroupNumber| geometry.first_block(*group).checked_add(1 + index);
+    let backups = backups.iter().filter(move |group| group.get() < end);
+    let behind_superblocks = (!is_meta).then(|| backups.filter_map(behind_superblock));
+    let of_meta_group = of_meta_group.into_iter().flatten();
+    of_meta_group.chain(behind_superblocks.into_iter().flatten())
 }
 
 fn check_copy(

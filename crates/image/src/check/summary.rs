@@ -134,14 +134,23 @@ impl Summary<'_> {
             .with(self.number, super::claims::GroupClaims::count);
         let free = clusters.saturating_sub(used);
         thread.totals.free_blocks += u64::from(free);
-        if self.group.free_clusters != free {
+        if self.group.free_clusters != free && !self.group.is_from_backup {
             let stored = self.group.free_clusters;
             self.report(Kind::GroupFreeBlocks, || {
                 format!("counts {stored} free, has {free}")
             });
         }
         if volume.is_block_uninit(self.group) {
-            return self.check_uninit_blocks(used);
+            let own = self.own_metadata();
+            if used <= own {
+                return;
+            }
+            // A backup may be from before the bitmap was written.
+            if !self.group.is_from_backup {
+                return self.report(Kind::UninitGroupUsed, || {
+                    format!("{used} blocks are in use, {own} of them its own metadata")
+                });
+            }
         }
         let block = self.group.block_bitmap;
         if !self.group.has_block_bitmap || !self.read("block", block, &mut thread.actual) {
@@ -167,8 +176,9 @@ impl Summary<'_> {
         );
     }
 
-    /// Checks a group whose bitmap was never written: only its own metadata may be in use.
-    fn check_uninit_blocks(&self, used: u32) {
+    /// The number of the group's clusters that hold its own metadata, which alone may be in use if
+    /// its bitmap was never written.
+    fn own_metadata(&self) -> u32 {
         let volume = &self.examination.volume;
         let geometry = &volume.geometry;
         let mut own = Vec::new();
@@ -184,12 +194,7 @@ impl Summary<'_> {
         add(self.group.block_bitmap, 1);
         add(self.group.inode_bitmap, 1);
         add(self.group.inode_table, geometry.inode_table_blocks);
-        let own = covered(own);
-        if used > own {
-            self.report(Kind::UninitGroupUsed, || {
-                format!("{used} blocks are in use, {own} of them its own metadata")
-            });
-        }
+        covered(own)
     }
 
     fn check_inodes(&self, thread: &mut ThreadState, inodes: &Inodes) {
@@ -224,12 +229,14 @@ impl Summary<'_> {
             ),
         ];
         for (kind, stored, found, what) in counts {
-            if stored != found {
+            if stored != found && !self.group.is_from_backup {
                 self.report(kind, || format!("counts {stored} {what}, has {found}"));
             }
         }
         let block = self.group.inode_bitmap;
-        if volume.is_inode_uninit(self.group)
+        // A backup may be from before the bitmap was written.
+        let is_outdated = self.group.is_from_backup && free < per_group;
+        if (volume.is_inode_uninit(self.group) && !is_outdated)
             || !self.group.has_inode_bitmap
             || !self.read("inode", block, &mut thread.actual)
         {
@@ -249,7 +256,8 @@ impl Summary<'_> {
     }
 
     fn check_checksum(&self, kind: Kind, stored: u32, made: u32) {
-        if !GroupDescriptor::matches(stored, made, &self.examination.volume.geometry) {
+        let geometry = &self.examination.volume.geometry;
+        if !self.group.is_from_backup && !GroupDescriptor::matches(stored, made, geometry) {
             self.report(kind, || {
                 format!("checksum is {stored:#010X}, its bits make {made:#010X}")
             });

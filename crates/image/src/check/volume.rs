@@ -32,8 +32,11 @@ pub(super) struct Group {
     pub(super) block_bitmap_checksum: u32,
     pub(super) inode_bitmap_checksum: u32,
     pub(super) flags: GroupFlags,
-    /// The descriptor could be read.
+    /// The descriptor, or a backup of it, could be read.
     pub(super) is_known: bool,
+    /// It is a backup, which may be old. What counts is where it says that metadata lies, and of
+    /// its flags whether a bitmap was not written at that time.
+    pub(super) is_from_backup: bool,
     /// The location of the block bitmap is possible.
     pub(super) has_block_bitmap: bool,
     /// The location of the inode bitmap is possible.
@@ -57,6 +60,14 @@ impl Group {
             flags: descriptor.flags,
             is_known: true,
             ..Self::default()
+        }
+    }
+
+    /// The group as a backup of its descriptor has it.
+    pub(super) fn from_backup(backup: Self) -> Self {
+        Self {
+            is_from_backup: true,
+            ..backup
         }
     }
 }
@@ -169,13 +180,14 @@ impl Volume {
             .map_err(InodeError::Corrupt)
     }
 
-    /// The number of inodes in the used part of a group's table, by its descriptor.
+    /// The number of inodes in the used part of a group's table, by its descriptor; all, if that is
+    /// from a backup.
     pub(super) fn table_in_use(&self, group: &Group) -> u32 {
         if !group.has_table {
             return 0;
         }
         let all = self.geometry.inodes_per_group;
-        if !self.geometry.checksums.protects_descriptors() {
+        if !self.geometry.checksums.protects_descriptors() || group.is_from_backup {
             return all;
         }
         if self.is_inode_uninit(group) {

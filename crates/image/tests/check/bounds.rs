@@ -531,6 +531,7 @@ fn names_that_lead_to_a_lost_table_are_no_findings() {
     image.edit_descriptor(1, |descriptor| {
         descriptor.inode_table = BlockNumber(1 << 20)
     });
+    image.copy_descriptors();
     assert!(finds(&image, Kind::DescriptorPlace));
     assert!(!finds(&image, Kind::EntryUninitialised));
 }

@@ -244,6 +244,17 @@ impl Image {
         descriptor.encode(&mut self.bytes[range], &geometry, GroupNumber(group));
     }
 
+    /// Writes the descriptors over their copies.
+    pub fn copy_descriptors(&mut self) {
+        let geometry = self.geometry();
+        for index in 0..geometry.descriptor_blocks {
+            let bytes = self.block(geometry.descriptor_block(index).get()).to_vec();
+            for copy in geometry.descriptor_block_copies(index) {
+                self.block(copy.get()).copy_from_slice(&bytes);
+            }
+        }
+    }
+
     pub fn slot_range(&self, inode: u32) -> std::ops::Range<usize> {
         let geometry = self.geometry();
         let (group, index) = geometry.inode_group(InodeNumber(inode)).expect("an inode");

@@ -8,6 +8,7 @@ mod bounds;
 mod broken;
 mod clean;
 mod corruptions;
+mod descriptors;
 #[path = "../common/e2fsck.rs"]
 mod e2fsck;
 mod hostile;
