@@ -302,6 +302,9 @@ fn prepare(
     let blocks_to_read = blocks_to_read(&*volume.device, block_size, blocks, &is_cancelled);
     let claims = Claims::new(geometry, blocks_to_read);
     descriptors::claim(&volume, &mut groups, &claims, &findings);
+    if !groups.iter().all(Group::is_placed) {
+        claims.leave_unknown();
+    }
     descriptors::check_backups(&volume, &groups, workers, &findings);
     mmp::check(&volume, &findings);
     let orphans = orphans::collect(&volume, &groups, &findings);
@@ -336,7 +339,8 @@ fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> 
     links::check(&tree, workers);
     clock.lap(Pass::Links, workers)?;
     let totals = summary::check(&examination, &inodes, workers);
-    quota::check(&examination, &usage, workers);
+    let usage = (!inodes.are_some_lost()).then_some(usage);
+    quota::check(&examination, usage.as_ref(), workers);
     clock.lap(Pass::Groups, workers)?;
     let (mut found, kinds) = examination.findings.take();
     paths::fill_in(&tree, &mut found, workers);
@@ -346,7 +350,7 @@ fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> 
         findings: found,
         is_complete: !tree.is_cut_short()
             && !examination.claims.is_cut_short()
-            && kinds.iter().all(|&(kind, _)| kind != Kind::LimitReached),
+            && !kinds.iter().any(|&(kind, _)| is_left_out(kind)),
         counts: kinds,
         files: counts.files,
         directories: counts.directories,
@@ -356,6 +360,11 @@ fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> 
         block_size: geometry.block_size,
         times: clock.laps,
     })
+}
+
+/// Whether something was not checked where there is a finding of this kind.
+fn is_left_out(kind: Kind) -> bool {
+    matches!(kind, Kind::LimitReached | Kind::Unreadable)
 }
 
 /// Opens the image as it is after the replay of its journal. `None` if nothing of it can be

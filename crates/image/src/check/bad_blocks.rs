@@ -34,6 +34,9 @@ pub(super) fn claim(examination: &Examination) {
     check_attribute_block(examination, &inode);
     let collected = Collector::collect(&examination.volume, NUMBER, &inode);
     let is_empty = inode.block.iter().all(|&byte| byte == 0);
+    if collected.is_unread() {
+        examination.claims.leave_unknown();
+    }
     for (kind, block) in &collected.faults {
         match kind {
             // Nothing is listed, so nothing is lost.

@@ -178,6 +178,8 @@ pub(super) struct Claims {
     is_over: AtomicBool,
     /// Some runs were not counted.
     is_cut_short: AtomicBool,
+    /// Something that says which blocks are in use was not found or not read.
+    are_some_unknown: AtomicBool,
 }
 
 impl Claims {
@@ -191,6 +193,7 @@ impl Claims {
             left: budget(blocks),
             is_over: AtomicBool::new(false),
             is_cut_short: AtomicBool::new(false),
+            are_some_unknown: AtomicBool::new(false),
         }
     }
 
@@ -238,7 +241,12 @@ impl Claims {
 
     /// Whether some blocks in use were not counted.
     pub(super) fn is_cut_short(&self) -> bool {
-        self.is_cut_short.load(Ordering::Relaxed)
+        self.is_cut_short.load(Ordering::Relaxed) || self.are_some_unknown.load(Ordering::Relaxed)
+    }
+
+    /// Records that something that says which blocks are in use was not found or not read.
+    pub(super) fn leave_unknown(&self) {
+        self.are_some_unknown.store(true, Ordering::Relaxed);
     }
 
     /// Records that a run was not counted. True if it is the first one.

@@ -6,6 +6,7 @@
 //! descriptor may claim that a table is used where the image has a hole: holes are not read, and
 //! nothing is kept of pages of inodes none of which is in use.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use pext4_ondisk::bitmap;
@@ -78,8 +79,9 @@ impl InodeState {
 /// The inodes in the used part of one group's table.
 #[derive(Default)]
 pub(super) struct GroupInodes {
-    /// The group has no table that could be read, so nothing is known of its inodes.
-    is_lost: bool,
+    /// Nothing is known of the inodes with these indices that do not seem to be in use: the group has
+    /// no table, or parts of it could not be read.
+    lost: Range<u32>,
     /// The number of inodes in that part.
     count: usize,
     /// The numbers of the pages in which inodes are in use, in order.
@@ -91,13 +93,13 @@ pub(super) struct GroupInodes {
 }
 
 impl GroupInodes {
-    /// Those that were found, none if no block of the table was read.
-    fn of(count: u32, found: &[Examined]) -> Self {
+    /// Those that were found, none if no block of the table was read, but for those that are lost.
+    fn of(count: u32, found: &[Examined], lost: Range<u32>) -> Self {
         let is_used = |page: &&[Examined]| page.iter().any(|one| one.state.is_used());
         let kept = || found.chunks(PAGE).filter(is_used).flatten();
         let pages = (0..).zip(found.chunks(PAGE));
         Self {
-            is_lost: false,
+            lost,
             count: count as usize,
             pages: pages
                 .filter_map(|(number, page)| is_used(&page).then_some(number))
@@ -126,6 +128,11 @@ impl GroupInodes {
         Some(kept.unwrap_or(&InodeState::UNUSED))
     }
 
+    /// Whether nothing is known of some of them.
+    pub(super) fn are_some_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
     /// Index, state and links of the inodes in use, and of some that are not.
     pub(super) fn kept(&self) -> impl Iterator<Item = (u32, InodeState, &AtomicU32)> {
         let first = |page: &u16| u32::from(*page) * PAGE as u32;
@@ -150,7 +157,7 @@ pub(super) struct Inodes {
 pub(super) enum Known {
     /// There is no such inode.
     Absent,
-    /// The table that it is in cannot be found, which is reported of its group.
+    /// The table that it is in cannot be found or read there, which is reported of its group.
     Lost,
     /// It is in a part of the table that was never used.
     Uninitialised,
@@ -172,10 +179,11 @@ impl Inodes {
         let Some(group) = self.groups.get(group) else {
             return Known::Absent;
         };
+        let is_lost = u32::try_from(index).is_ok_and(|index| group.lost.contains(&index));
         match group.state(index) {
-            None if group.is_lost => Known::Lost,
-            None => Known::Uninitialised,
-            Some(state) => Known::State(*state),
+            Some(state) if state.is_used() || !is_lost => Known::State(*state),
+            _ if is_lost => Known::Lost,
+            _ => Known::Uninitialised,
         }
     }
 
@@ -187,6 +195,11 @@ impl Inodes {
         {
             links.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether nothing is known of some inodes of some group.
+    pub(super) fn are_some_lost(&self) -> bool {
+        self.groups.iter().any(GroupInodes::are_some_lost)
     }
 
     /// The inodes of a group.
@@ -288,7 +301,10 @@ pub(super) fn examine(
         groups: Vec::new(),
     };
     let groups = examination.groups.iter().map(|group| GroupInodes {
-        is_lost: !group.has_table,
+        lost: match group.has_table {
+            true => 0..0,
+            false => 0..geometry.inodes_per_group,
+        },
         ..GroupInodes::default()
     });
     inodes.groups.extend(groups);
@@ -329,23 +345,34 @@ fn examine_group(examination: &Examination, gathered: &mut Gathered, number: Gro
     let mut found = Vec::new();
     let mut buffer = std::mem::take(&mut gathered.buffer);
     let mut done = 0;
+    let mut lost = 0..0;
     while let Some(piece) = next_piece(examination, number, done..count.div_ceil(per_block)) {
         found.resize(count as usize, Examined::default());
         buffer.resize(piece.len() * block_size as usize, 0);
         let start = BlockNumber(table + u64::from(piece.start));
-        read_blocks(examination, number, start, &mut buffer);
-        let from = piece.start * per_block;
-        let slots = buffer.chunks_exact(inode_size).zip(from..count);
-        for (slot, index) in slots {
-            let Some(inode) = geometry.inode_at(number, index) else {
-                break;
-            };
-            found[index as usize] = inode::examine(examination, gathered, inode, slot);
+        let unread = read_blocks(examination, number, start, &mut buffer);
+        let blocks = buffer.chunks_exact(block_size as usize);
+        for (block, bytes) in piece.clone().zip(blocks) {
+            let indices = block * per_block..count.min((block + 1) * per_block);
+            if unread.contains(&(table + u64::from(block))) {
+                lost = if lost.is_empty() {
+                    indices
+                } else {
+                    lost.start..indices.end
+                };
+                continue;
+            }
+            for (slot, index) in bytes.chunks_exact(inode_size).zip(indices) {
+                let Some(inode) = geometry.inode_at(number, index) else {
+                    break;
+                };
+                found[index as usize] = inode::examine(examination, gathered, inode, slot);
+            }
         }
         done = piece.end;
     }
     gathered.buffer = buffer;
-    let found = GroupInodes::of(count, &found);
+    let found = GroupInodes::of(count, &found, lost);
     gathered.groups.push((number.get(), found));
 }
 
@@ -368,21 +395,29 @@ fn next_piece(
     (first < blocks.end).then(|| first..blocks.end.min(first.saturating_add(at_once)))
 }
 
-/// Reads a piece of a table. If that fails, reads it block by block; a block that cannot be read is
-/// treated as zeroes.
-fn read_blocks(examination: &Examination, group: GroupNumber, start: BlockNumber, into: &mut [u8]) {
+/// Reads a piece of a table. If that fails, reads it block by block; returns the blocks that cannot
+/// be read.
+fn read_blocks(
+    examination: &Examination,
+    group: GroupNumber,
+    start: BlockNumber,
+    into: &mut [u8],
+) -> BTreeSet<u64> {
     let volume = &examination.volume;
+    let mut unread = BTreeSet::new();
     if volume.read(start, into).is_ok() {
-        return;
+        return unread;
     }
     for (block, bytes) in (start.get()..).zip(into.chunks_exact_mut(volume.block_size())) {
         if let Err(error) = volume.read(BlockNumber(block), bytes) {
-            bytes.fill(0);
+            unread.insert(block);
+            examination.claims.leave_unknown();
             let place = Place::group(group).block(BlockNumber(block));
             let text = || format!("inode table: {error}");
             examination.findings.add(Kind::Unreadable, place, text);
         }
     }
+    unread
 }
 
 /// The number of inodes of a group to check: as many as its descriptor counts as used, or all if
@@ -436,7 +471,7 @@ mod tests {
             };
         }
         let count = u32::try_from(found.len()).expect("small");
-        let group = GroupInodes::of(count, &found);
+        let group = GroupInodes::of(count, &found, 0..0);
         assert_eq!(group.states.len(), 2 * PAGE + 5);
         for (index, one) in found.iter().enumerate() {
             assert_eq!(group.state(index), Some(&one.state), "{index}");
@@ -447,7 +482,7 @@ mod tests {
             kept.map(|(index, _, links)| (index as usize, links.load(super::Ordering::Relaxed)));
         assert!(kept.eq([(used[0], 1), (used[1], 2), (used[2], 3)]));
 
-        let group = GroupInodes::of(count, &[]);
+        let group = GroupInodes::of(count, &[], 0..0);
         assert_eq!((group.states.len(), group.links.len()), (0, 0));
         assert_eq!(group.state(found.len() - 1), Some(&InodeState::UNUSED));
         assert_eq!(group.state(found.len()), None);

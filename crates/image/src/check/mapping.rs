@@ -362,6 +362,13 @@ impl Collector {
         self.faults.is_empty()
     }
 
+    /// Whether a block of the map could not be read.
+    pub(super) fn is_unread(&self) -> bool {
+        self.faults
+            .iter()
+            .any(|&(kind, _)| kind == Kind::Unreadable)
+    }
+
     fn note(&mut self, kind: Kind, block: Option<BlockNumber>) {
         if self.faults.len() < MAX_FAULTS {
             self.faults.push((kind, block));

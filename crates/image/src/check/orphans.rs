@@ -186,7 +186,9 @@ impl Search<'_> {
         let bytes = match self.volume.block(block) {
             Ok(bytes) => bytes,
             Err(error) => {
-                self.report(error.to_string());
+                let place = Place::inode(number).block(block);
+                let text = || format!("orphan file: {error}");
+                self.findings.add(Kind::Unreadable, place, text);
                 return 0;
             }
         };

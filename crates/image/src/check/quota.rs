@@ -109,11 +109,12 @@ impl Volume {
     }
 }
 
-/// Checks the quota files.
-pub(super) fn check(examination: &Examination, usage: &Usage, workers: &Workers<'_>) {
+/// Checks the quota files, and compares them with the usage if it is known.
+pub(super) fn check(examination: &Examination, usage: Option<&Usage>, workers: &Workers<'_>) {
     let volume = &examination.volume;
     let has_quota = has_quota(&volume.geometry.features);
-    for (owner, accounts) in OwnerKind::ALL.into_iter().zip(&usage.0) {
+    for (place, owner) in OwnerKind::ALL.into_iter().enumerate() {
+        let accounts = usage.map(|usage| &usage.0[place]);
         let number = volume.quota_inode(owner);
         if number.get() == 0 {
             continue;
@@ -158,7 +159,7 @@ fn check_file(
     workers: &Workers<'_>,
     owner: OwnerKind,
     number: InodeNumber,
-    accounts: &BTreeMap<u32, Taken>,
+    accounts: Option<&BTreeMap<u32, Taken>>,
 ) {
     let (mut file, header) = match open(examination, owner, number) {
         Ok(opened) => opened,
@@ -171,6 +172,9 @@ fn check_file(
         }
     };
     let recorded = quota_tree::read(examination, workers, &mut file, header.blocks);
+    let Some(accounts) = accounts else {
+        return;
+    };
     let report = |block: Option<BlockNumber>, id: u32, problem: String| {
         let mut place = Place::inode(number);
         place.block = block;

@@ -59,26 +59,28 @@ pub(super) fn check(examination: &Examination, inodes: &Inodes, workers: &Worker
     totals.free_blocks *= ratio;
     let all = geometry.blocks_count - u64::from(geometry.first_data_block);
     totals.used_blocks = all.saturating_sub(totals.free_blocks);
-    check_totals(examination, totals);
+    check_totals(examination, inodes, totals);
     totals
 }
 
-fn check_totals(examination: &Examination, totals: Totals) {
+fn check_totals(examination: &Examination, inodes: &Inodes, totals: Totals) {
     let superblock = &examination.volume.superblock;
     let pairs = [
         (
+            !examination.claims.is_cut_short(),
             Kind::FreeBlocksTotal,
             superblock.free_blocks,
             totals.free_blocks,
         ),
         (
+            !inodes.are_some_lost(),
             Kind::FreeInodesTotal,
             u64::from(superblock.free_inodes),
             totals.free_inodes,
         ),
     ];
-    for (kind, stored, found) in pairs {
-        if stored != found {
+    for (is_known, kind, stored, found) in pairs {
+        if is_known && stored != found {
             examination.findings.add(kind, Place::whole(), || {
                 format!("counts {stored}, has {found}")
             });
@@ -201,6 +203,10 @@ impl Summary<'_> {
         let volume = &self.examination.volume;
         let geometry = &volume.geometry;
         let per_group = geometry.inodes_per_group;
+        if inodes.group(self.number).are_some_lost() {
+            // The inodes in use are not known.
+            return;
+        }
         thread.expected.clear();
         thread.expected.resize(volume.block_size(), 0);
         let mut directories = 0;

@@ -63,6 +63,11 @@ impl Group {
         }
     }
 
+    /// Whether the locations of both bitmaps and of the table are possible, and the table is read.
+    pub(super) fn is_placed(&self) -> bool {
+        self.has_block_bitmap && self.has_inode_bitmap && self.has_table
+    }
+
     /// The group as a backup of its descriptor has it.
     pub(super) fn from_backup(backup: Self) -> Self {
         Self {

@@ -1,9 +1,10 @@
 //! Group descriptors that are lost: what a backup saves, and what follows where none does.
 
 use pext4_image::check::{Kind, Report};
-use pext4_ondisk::group_descriptor::GroupFlags;
+use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::{BlockNumber, GroupNumber};
 
+use super::hostile::FROM_USE;
 use super::image::{Image, make, names};
 
 /// Blocks of 4 KiB and two groups: block 0 lies in the file system, and no metadata can.
@@ -181,4 +182,39 @@ fn a_backup_that_is_not_sound_is_not_used() {
     let blamed = report.findings[0].place.block;
     assert_eq!(blamed, Some(copies[0]));
     assert_eq!(report.files, sound.files);
+}
+
+/// Nothing follows from inodes and blocks of which nothing is known.
+#[test]
+fn what_no_backup_saves_leaves_the_check_incomplete() {
+    let Some(sound) = make(SIZE, &["-b", "1024", "-N", "640"]) else {
+        return;
+    };
+    assert!(sound.descriptor(1).free_inodes < 128, "it is in use");
+    let outside = BlockNumber(1 << 30);
+    let losses: [fn(&mut GroupDescriptor, BlockNumber); 3] = [
+        |descriptor, place| descriptor.inode_table = place,
+        |descriptor, place| descriptor.block_bitmap = place,
+        |descriptor, place| descriptor.inode_bitmap = place,
+    ];
+    for (number, lose) in losses.into_iter().enumerate() {
+        for group in [0, 1] {
+            let mut image = sound.clone();
+            image.edit_descriptor(group, |descriptor| lose(descriptor, outside));
+            image.copy_descriptors();
+            let report = checked(&image);
+            let what = format!("{number} of group {group}: {:?}", report.counts);
+            assert_eq!(count(&report, Kind::DescriptorPlace), 1, "{what}");
+            assert!(!report.is_complete, "{what}");
+            let follows = |kind: &&Kind| count(&report, **kind) > 0;
+            assert_eq!(FROM_USE.iter().find(follows), None, "{what}");
+        }
+    }
+    let mut image = sound.clone();
+    let block = image.geometry().descriptor_block(0).get();
+    image.block(block).fill(0);
+    image.copy_descriptors();
+    let report = checked(&image);
+    assert_eq!((report.files, report.directories), (0, 0));
+    assert!(!report.is_complete);
 }

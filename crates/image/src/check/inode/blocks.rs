@@ -157,6 +157,9 @@ impl Visitor for Claimer<'_, '_> {
 
     fn fault(&mut self, kind: Kind, block: Option<BlockNumber>, text: String) {
         self.mapped.is_partial = true;
+        if kind == Kind::Unreadable {
+            self.subject.examination.claims.leave_unknown();
+        }
         self.report(kind, block, text);
     }
 
