@@ -23,6 +23,7 @@ mod replay;
 mod replayed_device;
 mod revokes;
 mod scan;
+mod superseded;
 mod survivors;
 
 use std::io;

@@ -103,6 +103,8 @@ catalogue! {
     JournalUnflagged = "journal-unflagged", Problem;
     /// The journal cannot be replayed.
     JournalUnreplayable = "journal-unreplayable", Serious;
+    /// A superseded block of the journal is damaged: Linux refuses this log, pext4 replays it.
+    JournalSupersededDamage = "journal-superseded-damage", Problem;
     /// The journal waits for a replay that this checker cannot do; what follows was not checked.
     JournalUnsupported = "journal-unsupported", Note;
     /// The journal's superblock is none, or contradicts the journal.

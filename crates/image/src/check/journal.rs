@@ -227,8 +227,17 @@ fn replay(
     if report.blocks == 0 {
         return Ok(AfterJournal::AsIs);
     }
-    let place = Place::inode(volume.superblock.journal_inode);
-    findings.add(Kind::JournalPending, place, || {
+    let place = || Place::inode(volume.superblock.journal_inode);
+    let damaged = replay.damaged_superseded(&*volume.device);
+    if let Some(first) = damaged.first() {
+        findings.add(Kind::JournalSupersededDamage, place(), || {
+            match damaged.len() {
+                1 => format!("1 block, which belongs to block {first}"),
+                count => format!("{count} blocks, the first of which belongs to block {first}"),
+            }
+        });
+    }
+    findings.add(Kind::JournalPending, place(), || {
         let (transactions, blocks) = (report.transactions, report.blocks);
         format!("replayed in memory (transactions: {transactions}, blocks: {blocks})")
     });

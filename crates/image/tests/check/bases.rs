@@ -181,12 +181,19 @@ pub fn encrypt(image: &mut Image) {
 
 /// Lets debugfs write a transaction that changes nothing. Returns its block.
 pub fn write_journal(image: &mut Image, open: &str) -> u64 {
+    write_transactions(image, open, 1)
+}
+
+/// Lets debugfs write so many transactions of the same block, which change nothing. Returns the
+/// block.
+pub fn write_transactions(image: &mut Image, open: &str, count: usize) -> u64 {
     let directory = image.find("/dir");
     let block = image.blocks(directory)[0];
     let scratch = tempfile::tempdir().expect("a temporary folder");
     let (data, script) = (scratch.path().join("data"), scratch.path().join("script"));
     std::fs::write(&data, &*image.block(block)).expect("a file");
-    let text = format!("{open}\njw -b {block} {}\njc\n", data.display());
+    let write = format!("jw -b {block} {}\n", data.display()).repeat(count);
+    let text = format!("{open}\n{write}jc\n");
     std::fs::write(&script, text).expect("a file");
     let path = scratch.path().join("image");
     std::fs::write(&path, &image.bytes).expect("a file");

@@ -35,9 +35,11 @@ pub struct Recovered {
 /// What a replay would do, with all checks of the log passed. Nothing has been written.
 pub struct Replay {
     pub(super) area: LogArea,
-    format: RecordFormat,
-    ring: Ring,
+    pub(super) format: RecordFormat,
+    pub(super) ring: Ring,
     pub(super) survivors: BTreeMap<BlockNumber, LoggedBlock>,
+    /// The versions of blocks that a later transaction writes again.
+    pub(super) superseded: Vec<LoggedBlock>,
     /// The first transaction that was not committed.
     pub(super) next: Tid,
     /// The records of the fast commits behind the log, which belong to that transaction.
@@ -83,12 +85,12 @@ impl Replay {
             scan::scan(&log, superblock)?
         };
         scan.check_homes(area, blocks)?;
-        let (survivors, revoked) = survivors::select(&log, superblock, &mut scan)?;
+        let selected = survivors::select(&log, superblock, &mut scan)?;
         let fast_commits = fast_commits::read(&log, superblock, scan.next)?;
         let report = Recovered {
             transactions: scan.transactions,
-            blocks: survivors.len() as u64,
-            revoked,
+            blocks: selected.survivors.len() as u64,
+            revoked: selected.revoked,
             fast_commits: u32::try_from(fast_commits.len()).unwrap_or(u32::MAX),
             errno: superblock.errno,
         };
@@ -96,7 +98,8 @@ impl Replay {
             area: area.clone(),
             format,
             ring,
-            survivors,
+            survivors: selected.survivors,
+            superseded: selected.superseded,
             next: scan.next,
             fast_commits,
             report,

@@ -14,16 +14,25 @@ use crate::error::JournalError;
 
 type Survivors = BTreeMap<BlockNumber, LoggedBlock>;
 
-/// The last version of every block that is not revoked, all verified, and the number of revoked
-/// versions. With asynchronous commits, an incomplete last transaction is removed from the scan.
+/// The versions in the log, by what a replay does with them.
+pub(super) struct Selected {
+    /// The last version of every block that is not revoked.
+    pub(super) survivors: Survivors,
+    /// The earlier ones of these, in the order of the log.
+    pub(super) superseded: Vec<LoggedBlock>,
+    /// The number of revoked versions.
+    pub(super) revoked: u64,
+}
+
+/// Selects the versions of every block, and verifies the survivors. With asynchronous commits, an incomplete last transaction is removed from the scan.
 pub(super) fn select(
     log: &LogReader<'_>,
     superblock: &JournalSuperblock,
     scan: &mut Scan,
-) -> Result<(Survivors, u64), JournalError> {
-    let (survivors, revoked) = survivors(log, scan)?;
-    let Some(damaged) = first_damaged(log, &survivors)? else {
-        return Ok((survivors, revoked));
+) -> Result<Selected, JournalError> {
+    let selected = survivors(log, scan)?;
+    let Some(damaged) = first_damaged(log, &selected.survivors)? else {
+        return Ok(selected);
     };
     let asynchronous = superblock.incompat.contains(JournalIncompat::ASYNC_COMMIT);
     if asynchronous && damaged.tid.next() == scan.next {
@@ -33,10 +42,10 @@ pub(super) fn select(
     Err(damage(&damaged).into())
 }
 
-fn select_complete(log: &LogReader<'_>, scan: &Scan) -> Result<(Survivors, u64), JournalError> {
-    let (survivors, revoked) = survivors(log, scan)?;
-    match first_damaged(log, &survivors)? {
-        None => Ok((survivors, revoked)),
+fn select_complete(log: &LogReader<'_>, scan: &Scan) -> Result<Selected, JournalError> {
+    let selected = survivors(log, scan)?;
+    match first_damaged(log, &selected.survivors)? {
+        None => Ok(selected),
         Some(damaged) => Err(damage(&damaged).into()),
     }
 }
@@ -46,18 +55,22 @@ fn damage(block: &LoggedBlock) -> Corrupt {
     Corrupt::new("journal", problem).in_block(block.home)
 }
 
-fn survivors(log: &LogReader<'_>, scan: &Scan) -> Result<(Survivors, u64), JournalError> {
+fn survivors(log: &LogReader<'_>, scan: &Scan) -> Result<Selected, JournalError> {
     let revokes = Revokes::gather(log, scan)?;
-    let mut survivors = BTreeMap::new();
-    let mut held_back = 0;
+    let mut selected = Selected {
+        survivors: BTreeMap::new(),
+        superseded: Vec::new(),
+        revoked: 0,
+    };
     for block in &scan.blocks {
         if revokes.is_revoked(block) {
-            held_back += 1;
+            selected.revoked += 1;
         } else {
-            survivors.insert(block.home, *block);
+            let earlier = selected.survivors.insert(block.home, *block);
+            selected.superseded.extend(earlier);
         }
     }
-    Ok((survivors, held_back))
+    Ok(selected)
 }
 
 fn first_damaged(

@@ -14,6 +14,8 @@ use pext4_ondisk::{checksum, journal::header};
 use super::*;
 use crate::superblock::write_superblock;
 
+mod superseded;
+
 pub(super) const BLOCK: usize = 1024;
 pub(super) const DEVICE_BLOCKS: u64 = 200;
 /// The journal: 12 blocks at 100, then 12 at 50; the log is 23 blocks.

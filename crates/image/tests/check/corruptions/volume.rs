@@ -10,7 +10,7 @@ use pext4_ondisk::{BlockNumber, InodeNumber};
 
 use super::Beside::{Complains, NotAsked, Silent};
 use super::{Corruption, NOTE};
-use crate::bases::Base;
+use crate::bases::{Base, write_transactions};
 use crate::image::Image;
 
 /// Bytes of a block of the images that get fast commits.
@@ -161,6 +161,17 @@ pub fn volume() -> Vec<Corruption> {
             |image| {
                 let log = image.blocks(8);
                 // The logged block behind the descriptor.
+                image.block(log[2])[100] ^= 1;
+            },
+        ),
+        (
+            Kind::JournalSupersededDamage,
+            Base::Plain,
+            Silent("with -n it replays nothing, and so does not see it"),
+            |image| {
+                write_transactions(image, "jo -c -v 3", 2);
+                let log = image.blocks(8);
+                // The block of the first transaction, which the second one writes again.
                 image.block(log[2])[100] ^= 1;
             },
         ),
