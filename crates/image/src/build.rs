@@ -86,7 +86,7 @@ use crate::mkfs::contents::extra_size;
 use crate::mkfs::{self, features, inode_counts, plan};
 use archive::Limits;
 use output::Output;
-use sources::{Everything, Sources};
+use sources::{Contents, Everything, Sources};
 use tree::{Metadata, Tree};
 
 /// The default block size in bytes: the size of a page, for any size of the image.
@@ -532,7 +532,10 @@ impl Builder {
         }
         let mut read = sources.finish();
         ids::map(&mut read.tree, &self.rules.map)?;
-        self.rules.map.check_paths(&mut read.tree)?;
+        let contents = &read.contents;
+        let is_archive =
+            |number: u16| matches!(contents.get(usize::from(number)), Some(Contents::File(_)));
+        self.rules.map.check_paths(&mut read.tree, is_archive)?;
         read.tree.drop_indexes();
         Ok(read)
     }

@@ -3,7 +3,6 @@
 mod index;
 
 use std::collections::{HashMap, HashSet};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use globset::Glob;
@@ -17,7 +16,7 @@ use super::error::{Error, ParseError};
 use super::lookup;
 use super::patterns::glob;
 use super::time::parse_time;
-use super::tree::{Id, Metadata, ROOT, Tree};
+use super::tree::{Id, Metadata, NONE, ROOT, Tree};
 use crate::words::words;
 use index::PatternIndex;
 
@@ -168,50 +167,83 @@ impl Map {
 
     /// Refuses a line that states the path or the name of no file, or a path that is not the one by
     /// which the file got its attributes: both are mistakes of who wrote it. A pattern may match
-    /// nothing. Builds the tree's index if it is missing.
+    /// nothing. `is_archive` says whether the source of a number is an archive. Builds the tree's
+    /// index if it is missing.
     ///
     /// # Errors
     ///
     /// `Impossible`, with the line.
-    pub(super) fn check_paths(&self, tree: &mut Tree) -> Result<(), Error> {
-        let stated = self
-            .paths
-            .iter()
-            .filter_map(|rule| Some((rule.literal.as_ref()?, rule.has_matched.is_set())));
+    pub(super) fn check_paths(
+        &self,
+        tree: &mut Tree,
+        is_archive: impl Fn(u16) -> bool,
+    ) -> Result<(), Error> {
+        let stated = self.paths.iter().enumerate();
+        let stated = stated.filter_map(|(number, rule)| Some((number, rule.literal.as_ref()?)));
         let stated: Vec<_> = stated.collect();
         if stated.is_empty() {
             return Ok(());
         }
         tree.make_index();
         let tree = &*tree;
-        let names = stated.iter().filter_map(|((_, path), _)| stated_name(path));
-        let named = first_of_names(tree, names.collect());
-        let found = stated.iter().map(|((_, path), _)| match stated_name(path) {
+        // The hard link of an archive has the attributes that its file has, by whatever name.
+        let is_copy = |name: Id| {
+            let node = tree.node(name);
+            node.link != NONE && is_archive(node.source)
+        };
+        let names = stated.iter().filter_map(|(_, (_, path))| stated_name(path));
+        let named = first_of_names(tree, names.collect(), is_copy);
+        let found = stated.iter().map(|(_, (_, path))| match stated_name(path) {
             Some(name) => named.get(name).copied(),
             None => stated_file(tree, path),
         });
         let found: Vec<Option<Id>> = found.collect();
         let firsts = first_names(tree, found.iter().flatten().copied());
-        for (((line, path), has_matched), found) in stated.into_iter().zip(found) {
+        for ((number, (line, path)), found) in stated.into_iter().zip(found) {
+            let refuse = |problem: String| {
+                Err(Error::impossible(format!(
+                    "line {line} of the mapping: {problem}"
+                )))
+            };
             let shown = Shown(path.as_bytes());
             let Some(found) = found else {
-                return Err(Error::impossible(format!(
-                    "line {line} of the mapping: nothing in the image is called `{shown}`; `path` with \
-                     a pattern like `{path}*` may match nothing"
-                )));
+                return refuse(format!(
+                    "nothing in the image is called `{shown}`; `path` with a pattern like `{path}*` may \
+                     match nothing"
+                ));
             };
-            let first = firsts.get(&tree.owner(found)).copied().unwrap_or(found);
+            let file = tree.owner(found);
+            let first = firsts.get(&file).copied().unwrap_or(found);
+            let deciding = if is_copy(first) { file } else { first };
             // A name without a path may be that of other files, too.
             let is_for_one = path.contains('/');
-            if !has_matched || (is_for_one && !have_same_attributes(tree, first, found)) {
-                let first = tree.path(first);
-                return Err(Error::impossible(format!(
-                    "line {line} of the mapping: `{shown}` leads to `/{}`, which is the path to state",
-                    Shown(first.as_os_str().as_bytes())
-                )));
+            let is_effective = self.paths[number].has_matched.is_set()
+                && (!is_copy(found) || self.matches(number, tree, file))
+                && (!is_for_one || have_same_attributes(tree, deciding, found));
+            if !is_effective {
+                return refuse(format!("`{shown}` {}", way_to(tree, deciding)));
             }
         }
         Ok(())
+    }
+
+    /// Whether a line matches the path of a file.
+    fn matches(&self, number: usize, tree: &Tree, file: Id) -> bool {
+        let path = tree.path(file).into_os_string().into_encoded_bytes();
+        self.patterns.matching(&[path]).contains(&number)
+    }
+}
+
+/// What to say of the path of a line that changes nothing, if that to `deciding` does.
+fn way_to(tree: &Tree, deciding: Id) -> String {
+    let path = tree.path(deciding).into_os_string().into_encoded_bytes();
+    let shown = Shown(&path);
+    match lookup::find(tree, &path) {
+        Some(_) => format!("leads to `/{shown}`, which is the path to state"),
+        None => format!(
+            "is a hard link to what was `/{shown}` before that was hidden or replaced; `path` with a \
+             pattern like `/{shown}*` changes it"
+        ),
     }
 }
 
@@ -362,15 +394,21 @@ fn all_names(tree: &Tree) -> impl Iterator<Item = Id> {
     (1..tree.nodes.len()).map(|id| Id::try_from(id).expect("ids are numbers of 32 bits"))
 }
 
-/// For each of these names its first file in the tree.
-fn first_of_names<'a>(tree: &Tree, names: HashSet<&'a [u8]>) -> HashMap<&'a [u8], Id> {
-    let mut found = HashMap::new();
+/// For each of these names its first file in the tree; one that is a copy only if all are.
+fn first_of_names<'a>(
+    tree: &Tree,
+    names: HashSet<&'a [u8]>,
+    is_copy: impl Fn(Id) -> bool,
+) -> HashMap<&'a [u8], Id> {
+    let mut found: HashMap<&[u8], Id> = HashMap::new();
     if names.is_empty() {
         return found;
     }
     for id in all_names(tree) {
         if let Some(&name) = names.get(tree.name(id))
-            && !found.contains_key(name)
+            && found
+                .get(name)
+                .is_none_or(|&before| is_copy(before) && !is_copy(id))
             && !tree.is_gone(id)
         {
             found.insert(name, id);

@@ -332,3 +332,73 @@ fn a_path_line_that_states_another_path_of_a_file_names_the_one_to_state() {
     let second = Builder::new().source(Source::Directory(tree)).map(map);
     assert!(second.replace(true).build(&image).is_err());
 }
+
+/// A hard link of an archive has the attributes of its file, whichever of their names is the first.
+#[test]
+fn a_path_line_that_states_a_hard_link_of_an_archive_names_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let tree = folder.path().join("tree");
+    fs::create_dir_all(tree.join("z")).unwrap();
+    fs::write(tree.join("z/f"), "f").unwrap();
+    let links = |packer: Packer| {
+        let linked = packer.entry(b'1', "a/h", "z/f", b"");
+        linked.entry(b'1', "z/g", "z/f", b"")
+    };
+    let layout = |name: &str, lower: Packer, upper: Packer| {
+        let layout = Layout::new(folder.path().join(name));
+        let layers = [lower, upper].map(|layer| layout.blob(&layer.finish(), LAYER));
+        layout.index(&[layout.image(&layers)]);
+        layout.path
+    };
+    let file = || Packer::new().file("z/f", b"f");
+    // What the link replaces has matched the line.
+    let replaced = layout("replaced", file().file("a/h", b"h"), links(Packer::new()));
+    let hidden = layout("hidden", file(), links(Packer::new()).file("z/.wh.f", b""));
+    let archive = || vec![stream(links(file()).finish())];
+    let over_tree = || {
+        let over = stream(links(Packer::new()).finish());
+        vec![Source::Directory(tree.clone()), over]
+    };
+    let of = |path: &Path| vec![Source::OciLayout(path.to_owned())];
+    let build = |sources: Vec<Source>, lines: &str| {
+        let builder = Builder::new().map(Map::parse(lines).unwrap());
+        let builder = sources.into_iter().fold(builder, Builder::source);
+        builder.replace(true).build(&image)
+    };
+    for (sources, lines, says) in [
+        (archive(), "path /a/h mode=4755", "`/a/h` leads to `/z/f`"),
+        (archive(), "path /z/g mode=4755", "`/z/g` leads to `/z/f`"),
+        (archive(), "path h mode=4755", "`h` leads to `/z/f`"),
+        (over_tree(), "path /a/h mode=4755", "`/a/h` leads to `/z/f`"),
+        (
+            of(&replaced),
+            "path /a/h mode=4755",
+            "`/a/h` leads to `/z/f`",
+        ),
+        (of(&replaced), "path h mode=4755", "`h` leads to `/z/f`"),
+        (
+            of(&hidden),
+            "path /a/h mode=4755",
+            "a hard link to what was `/z/f`",
+        ),
+    ] {
+        let case = format!("{sources:?}: {lines}");
+        let told = build(sources, lines).expect_err(&case).to_string();
+        assert!(told.contains(says), "{case}: {told}");
+    }
+    for (sources, lines) in [
+        (archive(), "path /z/f mode=4755"),
+        (archive(), "path f mode=4755\npath *h mode=0600"),
+        (over_tree(), "path /z/f mode=4755"),
+        (of(&replaced), "path /z/f mode=4755"),
+        (of(&hidden), "path /z/f* mode=4755"),
+    ] {
+        build(sources, lines).unwrap();
+        check(&image);
+        if let Some(mounted) = Mounted::new(&image) {
+            let found = &describe(mounted.path())[Path::new("a/h")];
+            assert!(found.starts_with("104755 "), "{lines}: {found}");
+        }
+    }
+}

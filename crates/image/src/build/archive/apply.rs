@@ -223,9 +223,12 @@ impl<'a> ArchiveWriter<'a> {
         {
             return Ok(());
         }
-        self.apply_rules(&mut record, || {
-            landing.into_iter().chain([path.clone()]).collect()
-        });
+        // A hard link has the attributes of its file, which its own path does not change.
+        if record.link.is_none() {
+            self.apply_rules(&mut record, || {
+                landing.into_iter().chain([path.clone()]).collect()
+            });
+        }
         self.count(&path)?;
         self.count_linked(&path, folder, &destination)?;
         let parent = self.enter(tree, folder, destination)?;
