@@ -5,7 +5,7 @@ mod layers;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use pext4_block::{Progress, loops};
@@ -142,6 +142,32 @@ impl Archive {
     }
 }
 
+/// A named pipe, opened by the first read. `open` waits for a writer, and no request to stop ends
+/// that: so the thread that reads the stream opens it, for which nobody waits after such a request.
+struct Pipe {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Pipe {
+    fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            file: None,
+        }
+    }
+}
+
+impl Read for Pipe {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => self.file.insert(File::open(&self.path)?),
+        };
+        file.read(into)
+    }
+}
+
 /// Options of reading.
 pub(super) struct Options<'a> {
     pub rules: &'a Rules,
@@ -269,6 +295,9 @@ impl<'a> Sources<'a> {
     }
 
     fn add_archive(&mut self, path: &Path, mut packed: Option<PackedImage>) -> Result<()> {
+        if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) {
+            return self.add_stream(Given::Archive(path), Box::new(Pipe::new(path)), packed);
+        }
         let file = File::open(path).map_err(|cause| Error::source(path, "open it", cause))?;
         let mut start = [0; 4];
         let is_plain_file = file.metadata().is_ok_and(|metadata| metadata.is_file());

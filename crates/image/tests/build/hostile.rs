@@ -10,6 +10,9 @@ use pext4_image::build::{Builder, Error, Size, Source};
 
 use crate::archives::{Packer, build};
 
+/// Far longer than anything here takes.
+const HANG: std::time::Duration = std::time::Duration::from_secs(120);
+
 /// Checks that the directory is empty.
 fn is_bare(folder: &Path) {
     let left: Vec<_> = fs::read_dir(folder)
@@ -515,6 +518,30 @@ fn a_stalled_stream_does_not_block_the_build() {
         is_bare(folder.path());
         drop(over);
     }
+}
+
+/// Whoever opens a pipe waits for a writer. The request to stop comes before that here, since
+/// nothing shows when the wait begins; nothing looks for it in between.
+#[test]
+fn a_pipe_without_a_writer_does_not_block_the_build() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let pipe = tempfile::tempdir().unwrap();
+    let pipe = pipe.path().join("pipe");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+    let progress = Arc::new(Progress::default());
+    progress.stop();
+    let builder = Builder::new().progress(progress);
+    let builder = builder.source(Source::Archive(pipe.clone()));
+    let (done, is_done) = std::sync::mpsc::channel();
+    let built = std::thread::spawn(move || drop(done.send(builder.build(&image))));
+    let error = is_done.recv_timeout(HANG).expect("it ends").unwrap_err();
+    assert!(error.to_string().contains("interrupted"), "{error}");
+    built.join().unwrap();
+    is_bare(folder.path());
+    // The thread that opens it waits for this.
+    drop(fs::File::options().write(true).open(&pipe).unwrap());
 }
 
 /// A frame of zstd says how much memory its window takes: here twice what an unknown archive gets.
