@@ -9,6 +9,7 @@ use pext4_ondisk::directory::{FileType, name_problem};
 use pext4_ondisk::shown::Shown;
 use pext4_ondisk::xattr;
 
+use super::marks::{Mark, mark};
 use super::{Entry, Kind};
 
 /// Maximum length of an entry's name in bytes: four times what Linux accepts in one call.
@@ -18,12 +19,23 @@ const MAX_TARGET_BYTES: usize = 4095;
 
 /// The path of an entry: valid names, joined by slashes; empty for the root. In a layer of a
 /// container image leading slashes are allowed, since some tools write them: there `/` is the root.
+/// The name of a whiteout there is longer than what it hides, and only the latter has to be valid.
 ///
 /// # Errors
 ///
 /// A name that leads elsewhere or that ext4 cannot hold; the root as anything but a directory.
 pub fn path(entry: &Entry, is_layer: bool) -> Result<Vec<u8>, String> {
-    let path = sound_path(&entry.name, is_layer)?;
+    let path = relative_path(&entry.name, is_layer)?;
+    let (folders, last) = match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (&b""[..], &path[..]),
+    };
+    let stored = match mark(last) {
+        Some(Mark::Whiteout(hidden)) if is_layer => hidden,
+        _ => last,
+    };
+    check_names(folders)?;
+    check_names(stored)?;
     if path.is_empty() && entry.kind != Kind::Directory {
         return Err("it takes the place of the root, which is a directory".to_owned());
     }
@@ -37,7 +49,11 @@ pub fn path(entry: &Entry, is_layer: bool) -> Result<Vec<u8>, String> {
 /// As [`path`]; also an empty target.
 pub fn hard_link(entry: &Entry, is_layer: bool) -> Result<Vec<u8>, String> {
     check_not_empty(&entry.link)?;
-    sound_path(&entry.link, is_layer).map_err(|problem| {
+    let path = relative_path(&entry.link, is_layer).and_then(|path| {
+        check_names(&path)?;
+        Ok(path)
+    });
+    path.map_err(|problem| {
         let shown = Shown(&entry.link[..entry.link.len().min(MAX_TARGET_BYTES)]);
         format!("it is a link to {shown}: {problem}")
     })
@@ -70,7 +86,8 @@ fn check_not_empty(target: &[u8]) -> Result<(), String> {
     }
 }
 
-fn sound_path(name: &[u8], is_layer: bool) -> Result<Vec<u8>, String> {
+/// The names of a path below the root, joined by slashes.
+fn relative_path(name: &[u8], is_layer: bool) -> Result<Vec<u8>, String> {
     if name.len() > MAX_NAME_BYTES {
         let length = name.len();
         return Err(format!(
@@ -83,16 +100,25 @@ fn sound_path(name: &[u8], is_layer: bool) -> Result<Vec<u8>, String> {
     let mut path = Vec::with_capacity(name.len());
     for part in name.split(|&byte| byte == b'/') {
         match part {
-            b"" | b"." => continue,
+            b"" | b"." => {}
             b".." => return Err("its name leads out of a directory with `..`".to_owned()),
-            part => name_problem(part).map_or(Ok(()), Err)?,
+            part => {
+                if !path.is_empty() {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(part);
+            }
         }
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(part);
     }
     Ok(path)
+}
+
+/// Checks that ext4 can hold the names of a path, which may have none.
+fn check_names(path: &[u8]) -> Result<(), String> {
+    let mut names = path
+        .split(|&byte| byte == b'/')
+        .filter(|name| !name.is_empty());
+    names.find_map(name_problem).map_or(Ok(()), Err)
 }
 
 /// The extended attributes of an entry.
@@ -341,6 +367,24 @@ mod tests {
             assert!(path(name, false).is_err(), "{name:?}");
         }
         assert!(path(b"/../x", true).is_err());
+    }
+
+    #[test]
+    fn only_what_a_whiteout_hides_has_to_be_a_name() {
+        let path = |name: &[u8], is_layer| path(&entry(Kind::File, name, b""), is_layer);
+        let whiteout = [b"a/.wh.", &[b'n'; 255][..]].concat();
+        assert_eq!(path(&whiteout, true).as_ref(), Ok(&whiteout));
+        for (name, is_layer) in [
+            (whiteout.clone(), false),
+            ([&whiteout[..], b"n"].concat(), true),
+            ([&whiteout[..], b"/below"].concat(), true),
+            ([b".wh..wh.", &[b'n'; 248][..]].concat(), true),
+            (b".wh.a\0b".to_vec(), true),
+        ] {
+            assert!(path(&name, is_layer).is_err(), "{}", name.escape_ascii());
+        }
+        let link = hard_link(&entry(Kind::HardLink, b"x", &whiteout), true);
+        assert!(link.is_err(), "a whiteout is no file");
     }
 
     #[test]

@@ -292,6 +292,24 @@ fn what_leads_through_a_link_may_replace_or_hide_it() {
     assert_eq!(paths, ["/d", "/d/old", "/here", "/z"]);
 }
 
+/// Only the hidden name is one of a file: the whiteout's is four bytes longer.
+#[test]
+fn a_whiteout_hides_the_longest_names() {
+    let long = |name: &str| {
+        let mut content = name.as_bytes().to_vec();
+        content.resize(512, 0);
+        let announced = header("././@LongLink", b'L', name.len(), "");
+        [announced, content, file("its start")]
+    };
+    let folder = scratch();
+    let name = "n".repeat(255);
+    let paths = unpacked(
+        folder.path(),
+        &[&long(&name), &long(&format!(".wh.{name}"))],
+    );
+    assert!(paths.is_empty(), "{paths:?}");
+}
+
 /// The content, the attributes and the other names of a file that has waited for the marks.
 #[test]
 fn a_file_that_has_waited_is_whole() {

@@ -155,3 +155,23 @@ fn links_behind_links_are_hidden() {
         assert_eq!(found, expected);
     }
 }
+
+/// Only the hidden name is one of a file: the whiteout's is four bytes longer.
+#[test]
+fn a_whiteout_hides_the_longest_names() {
+    let long = |packer: Packer, name: &str| {
+        let packer = packer.entry(b'L', "././@LongLink", "", name.as_bytes());
+        packer.file("its start", b"")
+    };
+    let name = "n".repeat(255);
+    let layers = [
+        long(
+            Packer::new().file("dir/kept", b"low"),
+            &format!("dir/{name}"),
+        ),
+        long(Packer::new(), &format!("dir/.wh.{name}")),
+    ];
+    if let Some(found) = names(layers) {
+        assert_eq!(found, ["dir/", "dir/kept low"]);
+    }
+}
