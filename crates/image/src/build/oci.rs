@@ -14,7 +14,7 @@ mod selection;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pext4_block::Progress;
 use pext4_ondisk::shown::Shown;
@@ -92,6 +92,10 @@ struct Descriptor {
     platform: Option<PlatformDescriptor>,
     #[serde(default, deserialize_with = "or_default")]
     annotations: Annotations,
+    /// The document that the layout lacks, so that the images of an index, or the platform of an
+    /// image, are not known.
+    #[serde(skip)]
+    missing: Option<PathBuf>,
 }
 
 impl Descriptor {
@@ -100,6 +104,11 @@ impl Descriptor {
     /// careful to say.
     fn may_hold_files(&self) -> bool {
         self.media_type.is_empty() || self.media_type.contains("tar")
+    }
+
+    /// Whether it is that of an index, which leads to several images.
+    fn is_index(&self) -> bool {
+        self.media_type.contains("index") || self.media_type.contains("manifest.list")
     }
 }
 

@@ -149,6 +149,69 @@ fn an_artifact_is_no_image_to_choose_from() {
     assert_eq!(built().expect("files").names, 1);
 }
 
+/// A layout may lack what is needed for other images only.
+#[test]
+fn blobs_of_images_that_are_not_selected_may_be_missing() {
+    const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+    const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let image = folder.path().join("image");
+    let tagged = |mut of: Value, tag: &str| {
+        of["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
+        of
+    };
+    let missing = |kind: &str| {
+        let digest = format!("sha256:{}", "2".repeat(64));
+        // Far more than all documents may have together.
+        json!({"mediaType": kind, "digest": digest, "size": 1_u64 << 40})
+    };
+    let layer = layout.blob(&Packer::new().file("a", b"x").finish(), LAYER);
+    let mut whole = tagged(layout.image(std::slice::from_ref(&layer)), "t1");
+    whole["platform"] = json!({"os": "linux", "architecture": "amd64"});
+    let config = missing("application/vnd.oci.image.config.v1+json");
+    let manifest = json!({"config": config, "layers": [layer]});
+    let unknown = layout.blob(manifest.to_string().as_bytes(), MANIFEST);
+    for other in [missing(INDEX), missing(MANIFEST), unknown] {
+        let is_index = other["mediaType"] == INDEX;
+        let manifests = [whole.clone(), tagged(other, "t2")];
+        let built = |tag: Option<&str>, platform: Option<&str>| {
+            layout.index(&manifests);
+            let mut builder = Builder::new().source(Source::OciLayout(layout.path.clone()));
+            if let Some(tag) = tag {
+                builder = builder.tag(tag);
+            }
+            if let Some(platform) = platform {
+                builder = builder.platform(Platform::parse(platform).unwrap());
+            }
+            builder.replace(true).build(&image)
+        };
+        for (tag, platform) in [
+            (Some("t1"), None),
+            (None, Some("linux/amd64")),
+            (Some("t1"), Some("linux/amd64")),
+        ] {
+            let names = built(tag, platform).unwrap().names;
+            assert_eq!(names, 1, "{manifests:?}: {tag:?} {platform:?}");
+        }
+        let told = built(None, None).unwrap_err().to_string();
+        assert!(told.ends_with("choose one with --tag: t1 t2"), "{told}");
+        // What may be the one that is wanted is named.
+        for (tag, platform) in [
+            (Some("t2"), Some("linux/amd64")),
+            (None, Some("linux/arm64")),
+        ] {
+            let told = built(tag, platform).unwrap_err().to_string();
+            assert!(told.contains("/2222"), "{manifests:?}: {told}");
+        }
+        let told = built(Some("t3"), None).unwrap_err().to_string();
+        assert_eq!(told.contains("/2222"), is_index, "{manifests:?}: {told}");
+    }
+    layout.index(&[whole, missing(INDEX)]);
+    let told = build(&layout.path, &folder.path().join("none")).unwrap_err();
+    assert!(told.to_string().contains("/2222"), "{told}");
+}
+
 #[test]
 fn selections_need_a_layout() {
     let folder = tempfile::tempdir().unwrap();

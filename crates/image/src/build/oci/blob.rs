@@ -90,6 +90,11 @@ impl Blob {
         Ok(text)
     }
 
+    /// Whether the layout lacks the blob, as it may for images that nobody wants.
+    pub fn is_missing(&self) -> bool {
+        std::fs::metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
     /// Opens the blob's file, which must have the stated size.
     pub fn open_file(&self) -> Result<File> {
         let file = open_regular(&self.path)?;

@@ -3,10 +3,12 @@
 //! Indexes may be nested, and a hostile layout may refer to the same index again and again. Each is
 //! read once for every name that it has, and their number, depth and size are bounded. Manifests
 //! about other manifests (attestations) are skipped; artifacts (signatures, lists of parts) as far
-//! as an image would have to be told from them.
+//! as an image would have to be told from them. A layout may lack documents of images that nobody
+//! wants: an index that is missing counts as an image, and the platform of an image is not known if
+//! what would tell it is missing.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pext4_block::Progress;
 
@@ -77,29 +79,31 @@ impl<'a> Collection<'a> {
                 return Err(Error::unsound(path, problem));
             }
             drop(own);
-            let is_index = descriptor.media_type.contains("index")
-                || descriptor.media_type.contains("manifest.list");
             let platform = descriptor.platform.as_ref();
-            if is_index {
-                self.follow(path, &descriptor, depth)?;
+            if descriptor.is_index() {
+                self.follow(path, descriptor, depth)?;
             } else if platform.is_none_or(|platform| platform.os != "unknown") {
-                if self.found.len() == MAX_IMAGES {
-                    let problem = format!("it leads to more than {MAX_IMAGES} images");
-                    return Err(Error::unsound(path, problem));
-                }
-                self.found.push(descriptor);
+                self.push(path, descriptor)?;
             }
         }
         Ok(())
     }
 
+    fn push(&mut self, path: &Path, image: Descriptor) -> Result<()> {
+        if self.found.len() == MAX_IMAGES {
+            let problem = format!("it leads to more than {MAX_IMAGES} images");
+            return Err(Error::unsound(path, problem));
+        }
+        self.found.push(image);
+        Ok(())
+    }
+
     /// Adds the images of a nested index, once for each of its names.
-    fn follow(&mut self, path: &Path, descriptor: &Descriptor, depth: u32) -> Result<()> {
+    fn follow(&mut self, path: &Path, mut descriptor: Descriptor, depth: u32) -> Result<()> {
         if depth == 0 {
             return Err(Error::unsound(path, "indexes lie too deep in indexes"));
         }
-        let names = &descriptor.annotations;
-        let key = (descriptor.digest.clone(), names.clone());
+        let key = (descriptor.digest.clone(), descriptor.annotations.clone());
         if !self.followed.insert(key) {
             return Ok(());
         }
@@ -107,9 +111,14 @@ impl<'a> Collection<'a> {
             let problem = format!("it leads to more than {MAX_INDEXES} indexes");
             return Err(Error::unsound(path, problem));
         }
-        let (blob, text) = self.document(path, descriptor)?;
+        let stated = blob(self.layout, path, &descriptor)?;
+        if stated.is_missing() {
+            descriptor.missing = Some(stated.path);
+            return self.push(path, descriptor);
+        }
+        let (blob, text) = self.document(path, &descriptor)?;
         let inner = parse(&blob.path, &text)?;
-        self.add(&blob.path, inner, depth - 1, names)
+        self.add(&blob.path, inner, depth - 1, &descriptor.annotations)
     }
 
     /// Reads and verifies a document.
@@ -136,14 +145,19 @@ impl<'a> Collection<'a> {
                 continue;
             }
             self.progress.check()?;
-            image.platform = match known.get(&image.digest) {
-                Some(platform) => Option::clone(platform),
+            let told = match known.get(&image.digest) {
+                Some(told) => Told::clone(told),
                 None => {
-                    let platform = self.platform_of(path, image)?;
-                    known.insert(image.digest.clone(), platform.clone());
-                    platform
+                    let told = self.platform_of(path, image)?;
+                    known.insert(image.digest.clone(), told.clone());
+                    told
                 }
             };
+            match told {
+                Told::Platform(platform) => image.platform = Some(platform),
+                Told::Nothing => {}
+                Told::Missing(document) => image.missing = Some(document),
+            }
         }
         self.found = found;
         Ok(())
@@ -195,17 +209,31 @@ impl<'a> Collection<'a> {
 
     /// The platform in an image's configuration. A manifest that is not an image may have another
     /// kind of configuration.
-    fn platform_of(
-        &mut self,
-        path: &Path,
-        image: &Descriptor,
-    ) -> Result<Option<PlatformDescriptor>> {
+    fn platform_of(&mut self, path: &Path, image: &Descriptor) -> Result<Told> {
+        let manifest = blob(self.layout, path, image)?;
+        if manifest.is_missing() {
+            return Ok(Told::Missing(manifest.path));
+        }
         let (manifest, text) = self.document(path, image)?;
         let Some(config) = parse::<Manifest>(&manifest.path, &text)?.config else {
-            return Ok(None);
+            return Ok(Told::Nothing);
         };
+        let stated = blob(self.layout, &manifest.path, &config)?;
+        if stated.is_missing() {
+            return Ok(Told::Missing(stated.path));
+        }
         let (_, text) = self.document(&manifest.path, &config)?;
         let platform = serde_json::from_slice::<PlatformDescriptor>(&text).ok();
-        Ok(platform.filter(|platform| !platform.os.is_empty()))
+        let platform = platform.filter(|platform| !platform.os.is_empty());
+        Ok(platform.map_or(Told::Nothing, Told::Platform))
     }
+}
+
+/// What the documents of an image tell about its platform.
+#[derive(Clone)]
+enum Told {
+    Platform(PlatformDescriptor),
+    Nothing,
+    /// This document is missing.
+    Missing(PathBuf),
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use rustix::io::Errno;
+
 use super::Descriptor;
 use super::platform::Platform;
 use crate::build::error::{Error, Result};
@@ -38,7 +40,8 @@ impl ImageSelector<'_> {
     ///
     /// # Errors
     ///
-    /// None or several are selected. The message shows the names or platforms to choose from.
+    /// None or several are selected. The message shows the names or platforms to choose from, or
+    /// names the document that is missing if the selected image may be one of which that tells.
     pub(super) fn select(&self, path: &Path, found: Vec<Descriptor>) -> Result<Descriptor> {
         let unsound = |problem: String| Err(Error::unsound(path, problem));
         if found.is_empty() {
@@ -46,6 +49,8 @@ impl ImageSelector<'_> {
         }
         let tagged: Vec<&Descriptor> = found.iter().filter(|image| self.names(image)).collect();
         if tagged.is_empty() {
+            // Images of an index may have names of their own.
+            check_complete(found.iter().filter(|image| image.is_index()))?;
             let names = tags(found.iter());
             return unsound(match names.is_empty() {
                 true => "it has no image of that tag: none of its images has one".to_owned(),
@@ -62,9 +67,12 @@ impl ImageSelector<'_> {
             [first, rest @ ..] if rest.iter().all(|other| other.digest == first.digest) => {
                 Ok((*first).clone())
             }
-            // The only image, and its platform is unknown.
-            [] if tagged.len() == 1 && tagged[0].platform.is_none() => Ok(tagged[0].clone()),
             [] => {
+                check_complete(tagged.iter().copied())?;
+                if tagged.len() == 1 && tagged[0].platform.is_none() {
+                    // The only image, and its platform is unknown.
+                    return Ok(tagged[0].clone());
+                }
                 let names = platforms(&tagged);
                 unsound(match names.is_empty() {
                     true => "it does not say for which platforms its images are".to_owned(),
@@ -74,13 +82,27 @@ impl ImageSelector<'_> {
                     }
                 })
             }
-            _ => unsound(choices(&fitting)),
+            _ => match choices(&fitting) {
+                Some(options) => unsound(format!("it has several images; {options}")),
+                None => {
+                    check_complete(fitting)?;
+                    unsound("it has several images, and nothing that tells them apart".to_owned())
+                }
+            },
         }
     }
 }
 
-/// What to say of several images that fit. An option helps only if they differ in it.
-fn choices(images: &[&Descriptor]) -> String {
+/// Fails with the first document that is missing of these images.
+fn check_complete<'d>(images: impl IntoIterator<Item = &'d Descriptor>) -> Result<()> {
+    let missing = images.into_iter().find_map(|image| image.missing.as_ref());
+    missing.map_or(Ok(()), |path| {
+        Err(Error::source(path, "open it", Errno::NOENT))
+    })
+}
+
+/// What chooses one of several images that fit. An option helps only if they differ in it.
+fn choices(images: &[&Descriptor]) -> Option<String> {
     let options = [
         ("--tag", tags(images.iter().copied())),
         ("--platform", platforms(images)),
@@ -90,10 +112,7 @@ fn choices(images: &[&Descriptor]) -> String {
         .filter(|(_, names)| names.len() > 1)
         .map(|(option, names)| format!("choose one with {option}:{}", listed(names)))
         .collect();
-    match options.is_empty() {
-        true => "it has several images, and nothing that tells them apart".to_owned(),
-        false => format!("it has several images; {}", options.join(", or ")),
-    }
+    (!options.is_empty()).then(|| options.join(", or "))
 }
 
 /// The distinct names of images.
