@@ -71,6 +71,19 @@ impl Placement {
         let nodes = self.maps.get(&id).map_or(0, |map| map.nodes.len() as u64);
         shape.content_blocks(tree, id) + nodes + u64::from(placed.block != 0)
     }
+
+    /// Forgets the placement, so that everything can be placed anew.
+    pub fn undo(self, tree: &mut Tree, order: &Order) {
+        self.restore_sets(tree, &order.inodes);
+    }
+
+    /// Gives files that were placed the numbers of their sets again.
+    fn restore_sets(&self, tree: &mut Tree, placed: &[Id]) {
+        for &id in placed {
+            let node = tree.node_mut(id);
+            node.attributes = self.attributes[node.attributes as usize].set;
+        }
+    }
 }
 
 /// Not enough blocks are free.
@@ -165,11 +178,8 @@ pub(super) fn place(
         match placer.place(tree, id) {
             Ok(written) => bytes += written,
             Err(NoSpace) => {
-                // Restore the set numbers, so that another size can be tried.
-                for &id in &order.inodes[..index] {
-                    let node = tree.node_mut(id);
-                    node.attributes = placer.placement.attributes[node.attributes as usize].set;
-                }
+                // Another size can be tried.
+                placer.placement.restore_sets(tree, &order.inodes[..index]);
                 return Err(NoSpace);
             }
         }

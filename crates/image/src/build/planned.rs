@@ -93,8 +93,7 @@ impl Builder {
         self.fit_size(&trial.features, tree, order, shape, &options)
     }
 
-    /// Increases the size until all contents can be placed. The size search counts the free blocks
-    /// only, but extent trees of fragmented files need additional blocks.
+    /// Lays out an image in which all contents can be placed.
     fn fit_size(
         &self,
         features: &Features,
@@ -104,46 +103,36 @@ impl Builder {
         options: &mkfs::Options,
     ) -> Result<Planned> {
         let inodes = order.inodes.len() as u64 - 2 + u64::from(order.first) - 1;
-        let mut required = Requirements {
+        let required = Requirements {
             blocks: shape.blocks,
             inodes,
             block_size: shape.block_size,
             owners: usage_of(features, &tree, &order, |_| 0),
         };
-        for _ in 0..MAX_ATTEMPTS {
-            let mut frame = size::fit(&required, self.size, options)?;
-            let more = order.inodes.len() - 2;
-            frame
-                .layout
-                .allocate_inodes(u32::try_from(more).expect("inodes were counted"));
-            for directory in &order.directories {
-                let number = InodeNumber(tree.node(directory.node).inode);
-                frame.layout.count_directory(number);
-            }
-            match place::place(&mut tree, &order, &shape, &mut frame.layout) {
-                Ok(placement) => {
-                    let journal_blocks = frame.files.journal_blocks;
-                    frame.layout.finish(&mut frame.superblock, journal_blocks);
-                    let space = |id| placement.blocks_of(&tree, &shape, id) * shape.block_size;
-                    let usage = usage_of(features, &tree, &order, space);
-                    let block_size = frame.geometry.block_size;
-                    frame.files.fill_quotas(&usage, block_size);
-                    let summary = summary(&order, &placement, &frame);
-                    return Ok(Planned {
-                        tree,
-                        order,
-                        shape,
-                        placement,
-                        frame,
-                        summary,
-                    });
-                }
-                Err(NoSpace) => required.blocks += required.blocks / 100 + 64,
-            }
-        }
-        Err(Error::impossible(
-            "the free space lies in too many pieces: ask for a larger image",
-        ))
+        let mut contents = Contents {
+            tree: &mut tree,
+            order: &order,
+            shape: &shape,
+        };
+        let (mut frame, placement) = match self.size {
+            Size::Auto(free) => contents.place_in_smallest(required, free, options)?,
+            Size::Bytes(bytes) => contents.place_in(&required, bytes, options)?,
+        };
+        let journal_blocks = frame.files.journal_blocks;
+        frame.layout.finish(&mut frame.superblock, journal_blocks);
+        let space = |id| placement.blocks_of(&tree, &shape, id) * shape.block_size;
+        let usage = usage_of(features, &tree, &order, space);
+        let block_size = frame.geometry.block_size;
+        frame.files.fill_quotas(&usage, block_size);
+        let summary = summary(&order, &placement, &frame);
+        Ok(Planned {
+            tree,
+            order,
+            shape,
+            placement,
+            frame,
+            summary,
+        })
     }
 
     /// The date of the image. Checkers consider a superblock with a future write time damaged, so
@@ -208,6 +197,68 @@ impl Builder {
         for name in &format.features {
             add_field(hasher, name.as_bytes());
         }
+    }
+}
+
+/// What is to be placed.
+struct Contents<'a> {
+    tree: &'a mut Tree,
+    order: &'a Order,
+    shape: &'a Shape,
+}
+
+impl Contents<'_> {
+    /// Increases the size until everything can be placed. The size search counts the free blocks
+    /// only, but extent trees of fragmented files need additional blocks.
+    fn place_in_smallest(
+        &mut self,
+        mut required: Requirements,
+        free: Free,
+        options: &mkfs::Options,
+    ) -> Result<(Frame, Placement)> {
+        for _ in 0..MAX_ATTEMPTS {
+            let mut frame = size::fit(&required, free, options)?;
+            match self.place(&mut frame) {
+                Ok(placement) => return Ok((frame, placement)),
+                Err(NoSpace) => required.blocks += required.blocks / 100 + 64,
+            }
+        }
+        Err(Error::impossible(
+            "the free space lies in too many pieces: ask for a larger image",
+        ))
+    }
+
+    /// Places everything in an image of this size.
+    fn place_in(
+        &mut self,
+        required: &Requirements,
+        bytes: u64,
+        options: &mkfs::Options,
+    ) -> Result<(Frame, Placement)> {
+        for mut frame in size::frames_of(required, bytes, options)? {
+            if let Ok(placement) = self.place(&mut frame) {
+                return Ok((frame, placement));
+            }
+        }
+        Err(size::too_small(required, bytes, options, |mut frame| {
+            let placed = self.place(&mut frame);
+            placed.is_ok_and(|placement| {
+                placement.undo(self.tree, self.order);
+                true
+            })
+        }))
+    }
+
+    fn place(&mut self, frame: &mut Frame) -> std::result::Result<Placement, NoSpace> {
+        let more = self.order.inodes.len() - 2;
+        frame
+            .layout
+            .allocate_inodes(u32::try_from(more).expect("inodes were counted"));
+        for directory in &self.order.directories {
+            let number = InodeNumber(self.tree.node(directory.node).inode);
+            frame.layout.count_directory(number);
+        }
+        place::place(self.tree, self.order, self.shape, &mut frame.layout)
     }
 }
 

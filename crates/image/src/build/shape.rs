@@ -128,11 +128,14 @@ impl Shape {
     fn count(&self, tree: &Tree, order: &Order) -> Result<u64> {
         let mut users = vec![0u64; self.sets.len()];
         let mut blocks = 0u64;
+        // An extent ends where a group does, if the group's metadata is there.
+        let group_blocks = 8 * self.block_size;
+        let extent_blocks = group_blocks.min(MAX_EXTENT_BLOCKS);
         for &id in &order.inodes {
             let content = self.content_blocks(tree, id);
             let pieces = tree.segments.get(&id).map_or(1, |segments| segments.len());
             // A long file may also be split around metadata.
-            let cuts = pieces as u64 + 2 * (content / MAX_EXTENT_BLOCKS) + 1;
+            let cuts = pieces as u64 + 2 * (content / extent_blocks) + 1;
             let nodes = if cuts > EXTENTS_IN_INODE as u64 + 1 {
                 let cuts = usize::try_from(cuts).unwrap_or(usize::MAX);
                 extent::nodes_needed(cuts, as_memory_size(self.block_size)) as u64

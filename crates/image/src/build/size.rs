@@ -114,12 +114,9 @@ impl Frame {
     }
 }
 
-/// The frame that satisfies the requirements, of the requested size.
-pub(super) fn fit(required: &Requirements, size: Size, options: &Options) -> Result<Frame> {
-    match size {
-        Size::Auto(free) => smallest(required, free, options, &ROUGH),
-        Size::Bytes(bytes) => fixed(required, bytes, options),
-    }
+/// The frame that satisfies the requirements and has the free space.
+pub(super) fn fit(required: &Requirements, free: Free, options: &Options) -> Result<Frame> {
+    smallest(required, free, options, &ROUGH)
 }
 
 /// Fails if the free space and the reserved blocks leave nothing of the image to the contents.
@@ -137,13 +134,17 @@ pub(super) fn check_free(size: Size, reserved_percent: f64) -> Result<()> {
     )))
 }
 
-fn fixed(required: &Requirements, bytes: u64, options: &Options) -> Result<Frame> {
-    if options
-        .inodes
-        .is_some_and(|inodes| inodes < required.inodes)
-    {
-        return Err(too_few(required));
-    }
+/// The frames of this size that satisfy the requirements. The first has the most inodes.
+///
+/// # Errors
+///
+/// Fewer inodes are asked for than are required.
+pub(super) fn frames_of(
+    required: &Requirements,
+    bytes: u64,
+    options: &Options,
+) -> Result<impl Iterator<Item = Frame>> {
+    check_inodes(required, options)?;
     let usual = bytes / inode_counts::default_bytes_per_inode(bytes, required.block_size);
     let some_more = required.inodes + required.inodes / 10;
     let counts = match options.inodes {
@@ -151,61 +152,110 @@ fn fixed(required: &Requirements, bytes: u64, options: &Options) -> Result<Frame
         // More inodes than required are desirable, but not necessary.
         None => vec![usual.max(some_more), some_more, required.inodes],
     };
-    let mut impossible = None;
-    for count in counts {
+    Ok(counts.into_iter().filter_map(move |count| {
         let options = Options {
             inodes: Some(count),
             ..options.clone()
         };
-        match Frame::new(bytes, &options, &required.owners) {
-            Ok(frame) if frame.holds(required, 0) => return Ok(frame),
-            Ok(_) => {}
-            Err(error) => impossible = Some(error),
-        }
+        let frame = Frame::new(bytes, &options, &required.owners).ok()?;
+        frame.holds(required, 0).then_some(frame)
+    }))
+}
+
+/// What to say if no frame of this size will do. `fits` tells whether everything can be placed in a
+/// frame that satisfies the requirements.
+pub(super) fn too_small(
+    required: &Requirements,
+    bytes: u64,
+    options: &Options,
+    mut fits: impl FnMut(Frame) -> bool,
+) -> Error {
+    let smallest = minimum(required, options, &mut fits);
+    let is_no_larger = smallest.as_ref().map_or(true, |&size| size <= bytes);
+    if is_no_larger
+        && let Err(error) = Frame::new(bytes, &bare(required, options), &required.owners)
+    {
+        return Error::impossible(format!("an image of {bytes} bytes cannot be made: {error}"));
     }
-    let smallest = minimum(required, options);
-    let is_no_larger = smallest.as_ref().map_or(true, |frame| frame.size <= bytes);
-    if let Some(error) = impossible.filter(|_| is_no_larger) {
-        return Err(Error::impossible(format!(
-            "an image of {bytes} bytes cannot be made: {error}"
-        )));
+    match smallest {
+        Ok(size) => Error::impossible(format!(
+            "{bytes} bytes are too small: with these options at least {size} are needed{}",
+            without_journal(required, bytes, options, &mut fits)
+        )),
+        Err(error) => error,
     }
-    let smallest = smallest?;
-    Err(Error::impossible(format!(
-        "{bytes} bytes are too small: with these options at least {} are needed{}",
-        smallest.size,
-        without_journal(required, bytes, options)
-    )))
 }
 
 /// The end of the sentence if `bytes` are enough without a journal.
-fn without_journal(required: &Requirements, bytes: u64, options: &Options) -> String {
+fn without_journal(
+    required: &Requirements,
+    bytes: u64,
+    options: &Options,
+    fits: &mut impl FnMut(Frame) -> bool,
+) -> String {
     let mut without = options.clone();
     without.features.push("^has_journal".to_owned());
     without.journal_blocks = None;
-    match minimum(required, &without) {
-        Ok(frame) if frame.size <= bytes => format!(
-            ", mostly for the journal; without one (-O ^has_journal) {} suffice",
-            frame.size
-        ),
+    match minimum(required, &without, fits) {
+        Ok(size) if size <= bytes => {
+            format!(", mostly for the journal; without one (-O ^has_journal) {size} suffice")
+        }
         _ => String::new(),
     }
 }
 
-fn too_few(required: &Requirements) -> Error {
-    Error::impossible(format!(
-        "too few inodes: at least {} are needed",
-        required.inodes
-    ))
+fn check_inodes(required: &Requirements, options: &Options) -> Result<()> {
+    match options.inodes {
+        Some(inodes) if inodes < required.inodes => Err(Error::impossible(format!(
+            "too few inodes: at least {} are needed",
+            required.inodes
+        ))),
+        _ => Ok(()),
+    }
 }
 
-/// The smallest frame that [`fixed`] accepts: with no inode that is neither required nor asked for.
-fn minimum(required: &Requirements, options: &Options) -> Result<Frame> {
-    let options = Options {
+/// Options with no inode that is neither required nor asked for.
+fn bare(required: &Requirements, options: &Options) -> Options {
+    Options {
         inodes: options.inodes.or(Some(required.inodes)),
         ..options.clone()
+    }
+}
+
+/// The smallest size, in bytes, of which a frame of [`frames_of`] fits. That the free blocks are
+/// enough is not enough: they lie in pieces, and a file in many pieces takes more of them.
+fn minimum(
+    required: &Requirements,
+    options: &Options,
+    fits: &mut impl FnMut(Frame) -> bool,
+) -> Result<u64> {
+    let options = bare(required, options);
+    let unit = required.block_size;
+    let counted = smallest(required, Free::Bytes(0), &options, &EXACT)?;
+    let (mut low, mut high) = (counted.size / unit, counted.size / unit);
+    let mut is_enough = fits(counted);
+    let mut attempt = |units: u64| {
+        let attempted = attempt(units * unit, required, Free::Bytes(0), &options);
+        attempted.is_ok_and(|(holds, frame)| holds && fits(frame))
     };
-    smallest(required, Free::Bytes(0), &options, &EXACT)
+    let mut step = 1;
+    while !is_enough {
+        low = high;
+        high += step;
+        step *= 2;
+        if high > MAX_SIZE / unit {
+            return Err(no_size(&options, "it lies in too many pieces"));
+        }
+        is_enough = attempt(high);
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match attempt(middle) {
+            true => high = middle,
+            false => low = middle,
+        }
+    }
+    Ok(high * unit)
 }
 
 /// The smallest frame, within the precision, that satisfies the requirements and has the free
@@ -216,12 +266,7 @@ fn smallest(
     options: &Options,
     precision: &Precision,
 ) -> Result<Frame> {
-    if options
-        .inodes
-        .is_some_and(|inodes| inodes < required.inodes)
-    {
-        return Err(too_few(required));
-    }
+    check_inodes(required, options)?;
     let unit = precision.unit_blocks * required.block_size;
     let attempt = |units: u64| attempt(units * unit, required, free, options);
     let max_units = MAX_SIZE / unit;
@@ -341,7 +386,7 @@ fn free_blocks(free: Free, size: u64, block_size: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Free, Requirements, Size, fit};
+    use super::{Error, Frame, Free, Requirements, bare, fit, frames_of, too_small};
     use crate::mkfs::Options;
     use crate::mkfs::quotas::Usage;
 
@@ -363,7 +408,7 @@ mod tests {
                 owners: Usage::default(),
             };
             for share in [0, 100, 500] {
-                let free = Size::Auto(Free::Thousandths(share));
+                let free = Free::Thousandths(share);
                 let frame = fit(&required, free, &options()).unwrap();
                 let left = frame.free_blocks() - blocks;
                 let wanted = frame.geometry.blocks_count * u64::from(share) / 1000;
@@ -392,7 +437,7 @@ mod tests {
                 Free::Thousandths(100),
                 Free::Bytes(64 << 20),
             ] {
-                let frame = fit(&required, Size::Auto(free), &options()).unwrap();
+                let frame = fit(&required, free, &options()).unwrap();
                 let left = (frame.free_blocks() - blocks) * 4096;
                 let spare = u64::from(frame.geometry.inodes_count) - required.inodes;
                 assert!(
@@ -425,8 +470,7 @@ mod tests {
                         .to_vec(),
                     ..options()
                 };
-                let size = Size::Auto(Free::Thousandths(share));
-                let frame = fit(&required, size, &options).unwrap();
+                let frame = fit(&required, Free::Thousandths(share), &options).unwrap();
                 let tables = inodes * 11 / 10 * u64::from(inode_size) / 4096;
                 let left = 1.0 - f64::from(share) / 1000.0 - reserved_percent / 100.0;
                 // The groups' own blocks are content as well.
@@ -455,37 +499,48 @@ mod tests {
                 features: vec!["^has_journal".to_owned()],
                 ..options()
             };
-            let fixed = |bytes| fit(&required, Size::Bytes(bytes), &options);
-            let told = fixed(64 << 10).err().unwrap().to_string();
-            let (_, rest) = told.split_once("at least ").unwrap();
-            let named = rest.split_once(' ').unwrap().0.parse().unwrap();
-            assert!(fixed(named).is_ok(), "{told}");
-            assert!(fixed(named - 4096).is_err(), "{told}");
+            let holds = |bytes| {
+                let mut frames = frames_of(&required, bytes, &options).unwrap();
+                frames.next().is_some()
+            };
+            // Contents that take so many more blocks than were counted.
+            for more in [0, 1, 500] {
+                let fits = |frame: Frame| frame.free_blocks() >= blocks + more;
+                let named = named(&too_small(&required, 64 << 10, &options, fits));
+                assert!(holds(named), "{named}");
+                assert!(more > 0 || !holds(named - 4096), "{named}");
+                let frame = |bytes| Frame::new(bytes, &bare(&required, &options), &required.owners);
+                assert!(fits(frame(named).unwrap()), "{named}");
+                assert!(!frame(named - 4096).is_ok_and(fits), "{named}");
+            }
         }
     }
 
+    fn named(error: &Error) -> u64 {
+        let told = error.to_string();
+        let (_, rest) = told.split_once("at least ").expect("it names a size");
+        let digits = rest.split(|one: char| !one.is_ascii_digit()).next();
+        digits.unwrap_or_default().parse().expect("a number")
+    }
+
     #[test]
-    fn errors_name_the_size_that_suffices() {
+    fn what_no_size_satisfies_is_told() {
         let required = Requirements {
             blocks: 10_000,
             inodes: 100,
             block_size: 4096,
             owners: Usage::default(),
         };
-        let error = fit(&required, Size::Bytes(16 << 20), &options())
-            .err()
-            .unwrap();
-        assert!(error.to_string().contains("at least"), "{error}");
-        let all = Size::Auto(Free::Bytes(u64::MAX));
         assert!(
-            fit(&required, all, &options()).is_err(),
+            fit(&required, Free::Bytes(u64::MAX), &options()).is_err(),
             "more than there is"
         );
         let few = Options {
             inodes: Some(50),
             ..options()
         };
-        let error = fit(&required, Size::default(), &few).err().unwrap();
+        let error = fit(&required, Free::Bytes(0), &few).err().unwrap();
         assert!(error.to_string().contains("inodes"), "{error}");
+        assert!(frames_of(&required, 64 << 20, &few).is_err());
     }
 }

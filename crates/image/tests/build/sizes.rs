@@ -1,6 +1,7 @@
 //! Images that are sized to fit, and images of a given size; how many subdirectories are counted.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 use pext4_image::build::{Builder, Free, Size, Source};
 
@@ -66,6 +67,38 @@ fn a_given_size_is_kept_or_refused() {
         .expect("it says what would do");
     build(least).unwrap();
     check(&image);
+}
+
+/// Where a group has 8 MiB, large files lie in more pieces than fit into their inodes, and the
+/// lists of these pieces take further blocks.
+#[test]
+fn a_size_that_is_named_suffices_for_files_in_many_pieces() {
+    const MIB: usize = 1 << 20;
+    let folder = tree(1, 48 * MIB);
+    let sparse = fs::File::create(folder.path().join("tree/sparse")).unwrap();
+    for place in [0, 40, 80] {
+        let place = (place * MIB) as u64;
+        sparse.write_all_at(&vec![b'x'; 9 * MIB], place).unwrap();
+    }
+    let image = folder.path().join("image");
+    for features in [&["^flex_bg", "^has_journal"][..], &["^has_journal"]] {
+        let build = |size| {
+            Builder::new()
+                .source(Source::Directory(folder.path().join("tree")))
+                .block_size(1024)
+                .features(features.iter().copied())
+                .size(Size::Bytes(size))
+                .replace(true)
+                .build(&image)
+        };
+        let told = build(2 << 20).unwrap_err().to_string();
+        let (_, rest) = told.split_once("at least ").expect("it names a size");
+        let (named, _) = rest.split_once(' ').expect("behind the size");
+        let named: u64 = named.parse().expect("a number");
+        build(named).unwrap_or_else(|error| panic!("{features:?}: {told}; {error}"));
+        check(&image);
+        assert!(build(named - 1024).is_err(), "{features:?}: {told}");
+    }
 }
 
 #[test]
