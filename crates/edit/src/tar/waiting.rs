@@ -4,9 +4,12 @@
 //! known if its path leads through a symbolic link of the image, or a file of the image is in its
 //! way: the layer may hide either. What follows it waits too, so that the order stays. The content
 //! of a file goes to one without a name meanwhile, and the file to which a hard link leads is held,
-//! since a mark may hide it. A mark waits for the others if its own path leads through such a link.
+//! since a mark may hide it. A mark waits for the others if its own path leads through such a link,
+//! and for the entries if one of them takes the place of the link.
 //!
 //! What waits is in memory, and an archive may go on forever, so it is bounded.
+
+use std::collections::HashSet;
 
 use pext4_fs::{CreateAttributes, InodeNumber};
 use pext4_tar::marks::{Mark, mark};
@@ -150,13 +153,21 @@ impl<'s> Unpacker<'s> {
         // A mark above hides the links through which those below would lead.
         let depth = |path: &Vec<u8>| path.iter().filter(|&&byte| byte == b'/').count();
         waiting.marks.sort_by_key(depth);
-        let mut blocked = Vec::new();
+        let mut replaced = HashSet::new();
+        if !waiting.marks.is_empty() {
+            for WaitingEntry { path, .. } in &waiting.entries {
+                replaced.extend(Way::link_at(self.session, path)?);
+            }
+        }
+        let mut later = Vec::new();
         for inside in waiting.marks {
             let path = self.path_of(&inside);
-            let name = last_name(&path);
+            let directory = &path[..path.len() - last_name(&path).len()];
             // The layer may have a directory there, and below a file there is nothing to hide.
-            match Way::is_blocked(self.session, &path[..path.len() - name.len()])? {
-                true => blocked.push(inside),
+            match Way::is_blocked(self.session, directory)?
+                || Way::leads_through(self.session, directory, &replaced)?
+            {
+                true => later.push(inside),
                 false => self.apply_waiting_mark(&inside)?,
             }
         }
@@ -164,7 +175,7 @@ impl<'s> Unpacker<'s> {
             let made = self.make(&entry, &path, Content::Kept(kept));
             made.map_err(|error| error.of_entry(&entry.name))?;
         }
-        blocked
+        later
             .iter()
             .try_for_each(|inside| self.apply_waiting_mark(inside))
     }

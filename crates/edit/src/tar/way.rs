@@ -1,8 +1,11 @@
 //! The way of a path through the image, name by name.
 
+use std::collections::HashSet;
+
 use pext4_fs::path::MAX_SYMLINKS;
 use pext4_fs::{FileType, InodeNumber};
 
+use crate::change::last_name;
 use crate::error::{FsContext, Result};
 use crate::session::EditSession;
 use crate::tree_writer::find;
@@ -112,6 +115,34 @@ impl Way {
             is_link = obstacle.is_link;
         }
         Ok(!is_link)
+    }
+
+    /// The symbolic link at a path, if one is there.
+    pub(super) fn link_at(session: &EditSession, path: &[u8]) -> Result<Option<Name>> {
+        let name = last_name(path);
+        let mut way = Self::new(&path[..path.len() - name.len()], 0);
+        while way.follow(session, path)?.is_some() {}
+        if way.missing > 0 {
+            return Ok(None);
+        }
+        let found = find(session.volume(), way.here, name, path)?;
+        let is_link = found.is_some_and(|found| found.kind() == FileType::Symlink);
+        Ok(is_link.then(|| (way.here, name.to_vec())))
+    }
+
+    /// Whether a directory's path leads through one of these symbolic links.
+    pub(super) fn leads_through(
+        session: &EditSession,
+        directory: &[u8],
+        links: &HashSet<Name>,
+    ) -> Result<bool> {
+        let mut way = Self::new(directory, 0);
+        while let Some(obstacle) = way.follow(session, directory)? {
+            if links.contains(&obstacle.name) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The path of a directory that is there, without symbolic links and with a slash at its end.

@@ -281,6 +281,35 @@ fn no_entry_goes_through_a_link_that_its_layer_hides() {
     assert_eq!(paths, ["/a", "/a/b", "/a/b/old", "/a/t", "/a/t/n", "/s"]);
 }
 
+/// A mark hides nothing behind a link whose place something of the layer takes, wherever it stands.
+#[test]
+fn no_mark_goes_through_a_link_that_its_layer_replaces() {
+    let folder = scratch();
+    let lower = [
+        file("a/old"),
+        header("s", b'2', 0, "a"),
+        file("y/old"),
+        file("y/kept"),
+    ];
+    for (names, expected) in [
+        (
+            &["s/.wh..wh..opq", "s/", "s/n"][..],
+            &["/a", "/a/old", "/s", "/s/n", "/y", "/y/kept", "/y/old"][..],
+        ),
+        (
+            &["s/.wh.old", "s/", "s/n"],
+            &["/a", "/a/old", "/s", "/s/n", "/y", "/y/kept", "/y/old"],
+        ),
+        (
+            &["s/.wh.old", "s -> y"],
+            &["/a", "/a/old", "/s", "/y", "/y/kept"],
+        ),
+    ] {
+        let paths = in_both_orders(folder.path(), &lower, names);
+        assert_eq!(paths, expected, "{names:?}");
+    }
+}
+
 /// Such links are the image's, and what takes their place is the layer's.
 #[test]
 fn what_leads_through_a_link_may_replace_or_hide_it() {

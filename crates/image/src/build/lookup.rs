@@ -54,15 +54,13 @@ pub(super) fn locate(tree: &Tree, path: &[u8]) -> Result<Destination, Obstacle> 
     locate_from(tree, ROOT, path, |_| {})
 }
 
-/// Whether a path leads through a symbolic link of a source before `number`, or ends at another
-/// file of one.
-pub(super) fn leads_through_earlier(tree: &Tree, path: &[u8], number: u16) -> bool {
-    let mut is_earlier = false;
+/// Whether a path leads through a symbolic link of which that is so, or ends at another file of
+/// which it is.
+pub(super) fn leads_through(tree: &Tree, path: &[u8], is_so: impl Fn(Id) -> bool) -> bool {
+    let mut leads = false;
     // An obstacle was passed on as well.
-    let _ = locate_from(tree, ROOT, path, |id| {
-        is_earlier |= tree.node(id).source < number;
-    });
-    is_earlier
+    let _ = locate_from(tree, ROOT, path, |id| leads |= is_so(id));
+    leads
 }
 
 /// Follows a path from a directory, and passes on the names on it that are no directories.

@@ -156,6 +156,49 @@ fn links_behind_links_are_hidden() {
     }
 }
 
+/// A mark hides nothing behind a link whose place something of the layer takes, wherever it stands.
+#[test]
+fn no_mark_goes_through_a_link_that_its_layer_replaces() {
+    for (entries, expected) in [
+        (
+            &["x/s/.wh..wh..opq", "x/s/", "x/s/n"][..],
+            &["x/", "x/a/", "x/a/old low", "x/f low", "x/s/", "x/s/n new"][..],
+        ),
+        (
+            &["x/s/.wh.old", "x/s/", "x/s/n"],
+            &["x/", "x/a/", "x/a/old low", "x/f low", "x/s/", "x/s/n new"],
+        ),
+        // The file goes before the directory, and so does the mark.
+        (
+            &["x/s/sub/.wh.q", "x/s", "x/s/", "x/s/sub/"],
+            &["x/", "x/a/", "x/a/old low", "x/f low", "x/s/", "x/s/sub/"],
+        ),
+    ] {
+        let first = upper(entries);
+        let mut entries = entries.to_vec();
+        entries.sort_by_key(|name| name.contains(".wh."));
+        for layer in [first, upper(&entries)] {
+            if let Some(found) = names([lower(), layer]) {
+                assert_eq!(found, expected, "{entries:?}");
+            }
+        }
+    }
+    // A link of the layer itself.
+    for is_first in [true, false] {
+        let mark = |packer: Packer, is_now| match is_now {
+            true => packer.file("x/s/.wh.old", b""),
+            false => packer,
+        };
+        let layer = mark(Packer::new(), is_first).entry(b'2', "x/s", "../y", b"");
+        let lower = lower().file("y/old", b"low").file("y/kept", b"low");
+        if let Some(found) = names([lower, mark(layer, !is_first)]) {
+            assert!(found.contains(&"x/a/old low".to_owned()), "{found:?}");
+            assert!(found.contains(&"y/kept low".to_owned()), "{found:?}");
+            assert!(!found.contains(&"y/old low".to_owned()), "{found:?}");
+        }
+    }
+}
+
 /// Only the hidden name is one of a file: the whiteout's is four bytes longer.
 #[test]
 fn a_whiteout_hides_the_longest_names() {

@@ -10,7 +10,9 @@
 //!
 //! A mark may stand behind the entries to which it matters. So an entry of a layer *waits* until
 //! all marks are known if its path leads through a symbolic link of a lower layer, or a file of one
-//! is in its way: the layer may hide either. What follows it waits too, so that the order stays.
+//! is in its way: the layer may hide either. What follows it waits too, so that the order stays. A
+//! mark whose path leads through such a link waits for the others, and for the entries if one of
+//! them takes the place of the link.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -161,8 +163,21 @@ impl<'a> ArchiveWriter<'a> {
             .any(|(folder, _)| {
                 let last = self.last_directory.as_ref();
                 last.is_none_or(|(last, _)| last != folder)
-                    && lookup::leads_through_earlier(tree, folder, self.number)
+                    && lookup::leads_through(tree, folder, |id| self.is_earlier(tree, id))
             })
+    }
+
+    fn is_earlier(&self, tree: &Tree, id: Id) -> bool {
+        tree.node(id).source < self.number
+    }
+
+    /// The symbolic links of lower layers that entries which wait will replace.
+    fn links_to_replace(&self, tree: &Tree) -> HashSet<Id> {
+        let there = self.waiting.iter();
+        let there = there.filter_map(|(record, _)| find(tree, &record.path));
+        there
+            .filter(|&id| tree.node(tree.owner(id)).is_symlink() && self.is_earlier(tree, id))
+            .collect()
     }
 
     /// Applies what has waited for the marks of the layer.
@@ -175,22 +190,30 @@ impl<'a> ArchiveWriter<'a> {
         let mut marks = std::mem::take(&mut self.waiting_marks);
         // A mark above hides the links through which those below would lead.
         marks.sort_by_key(depth);
-        let (mut last_depth, mut blocked) = (0, Vec::new());
+        let replaced = match marks.is_empty() {
+            true => HashSet::new(),
+            false => self.links_to_replace(tree),
+        };
+        let (mut last_depth, mut later) = (0, Vec::new());
         for record in marks {
             if depth(&record) > last_depth && !self.opaque.is_empty() {
                 self.apply_marks(tree);
             }
             last_depth = depth(&record);
             // The layer may have a directory there, and below a file there is nothing to hide.
-            match split(&record.path).is_some_and(|(folder, _)| is_blocked(tree, folder)) {
-                true => blocked.push((record, None)),
+            let is_later = split(&record.path).is_some_and(|(folder, _)| {
+                let is_replaced = |id| replaced.contains(&id);
+                is_blocked(tree, folder) || lookup::leads_through(tree, folder, is_replaced)
+            });
+            match is_later {
+                true => later.push((record, None)),
                 false => self.apply_now(tree, record, None)?,
             }
         }
         self.apply_marks(tree);
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         waiting
-            .chain(blocked)
+            .chain(later)
             .try_for_each(|(record, target)| self.apply_now(tree, record, target))
     }
 
