@@ -46,12 +46,18 @@ pub fn path(entry: &Entry, is_layer: bool) -> Result<Vec<u8>, String> {
 ///
 /// # Errors
 ///
-/// As [`path`]; also an empty target.
+/// As [`path`]; also an empty target, and in a layer one below a directory with a reserved name,
+/// where AUFS kept files with several names: such entries mean nothing.
 pub fn hard_link(entry: &Entry, is_layer: bool) -> Result<Vec<u8>, String> {
     check_not_empty(&entry.link)?;
     let path = relative_path(&entry.link, is_layer).and_then(|path| {
         check_names(&path)?;
-        Ok(path)
+        match is_layer && mark(&path) == Some(Mark::Below) {
+            true => {
+                Err("of files with reserved names, as AUFS kept them, none is stored".to_owned())
+            }
+            false => Ok(path),
+        }
     });
     path.map_err(|problem| {
         let shown = Shown(&entry.link[..entry.link.len().min(MAX_TARGET_BYTES)]);
@@ -407,6 +413,13 @@ mod tests {
             let told = hard(link).unwrap_err();
             assert!(told.contains(says), "{told}");
         }
+        let aside = entry(Kind::HardLink, b"x", b".wh..wh.plnk/12.34");
+        assert!(hard_link(&aside, false).is_ok());
+        let told = hard_link(&aside, true).unwrap_err();
+        assert!(
+            told.contains(".wh..wh.plnk/12.34: of files with reserved names"),
+            "{told}"
+        );
         let soft = |link: &[u8]| {
             let entry = entry(Kind::Symlink, b"x", link);
             symlink_target(&entry).map(<[u8]>::to_vec)
