@@ -4,8 +4,9 @@
 //! libarchive's tar(5); the long and the short form of acl(5)). An entry ends at a comma or at the
 //! end of the line. A `#` begins a comment that ends with its line, such as getfacl's
 //! `#effective:r--`. star and bsdtar write a fourth part, the numeric id. An image stores only
-//! numeric ids, so a name without a number is refused. A list that is not valid is refused as well,
-//! and one with two entries for one user or group.
+//! numeric ids, so a name without a number is refused. `mask` and `other`, which have no name, may
+//! have one colon, as star and Solaris write them. A list that is not valid is refused as well, and
+//! one with two entries for one user or group.
 
 use std::fmt::Write as _;
 
@@ -67,6 +68,7 @@ fn entry(text: &str) -> Result<Entry, Problem> {
     let (kind, name, letters, number) = match parts[..] {
         [kind, name, letters] => (kind, name, letters, ""),
         [kind, name, letters, number] => (kind, name, letters, number),
+        [kind @ ("mask" | "m" | "other" | "o"), letters] => (kind, "", letters, ""),
         _ => return Err(unsound()),
     };
     let tag = match (kind, name.is_empty()) {
@@ -127,6 +129,7 @@ mod tests {
         for text in [
             plain,
             "mask::r\nother::\nuser:lisa:r--:1000 # a comment, with: all\n\nuser::rw-\ngroup::r--",
+            "user::rw-,user:1000:r--,group::r--,mask:r--,other:---",
             "u::rw-\nu:1000:r--\t#effective:---\ng::r--\nm::r--\no::---\n",
             // A number takes precedence over a name, whatever the name looks like.
             "user::rw-,user:77:r--:1000,group::r--,mask::r--,other::---",
@@ -168,6 +171,8 @@ mod tests {
             b"user::rwx:1:2",
             b"user::rwx:1",
             b"user",
+            b"user:rwx",
+            b"mask:1",
             b"mask:1:r",
             b"user:-1:r",
             b"user:99999999999:r",
