@@ -1,8 +1,8 @@
 //! The locks that each thread holds: the checker for [`crate::order`].
 //!
 //! A lock has a [`Tag`] (its class), a guard has a [`Held`] (its entry on the thread's stack).
-//! Without the feature `lock-order`, under loom and on virtual cores (whose threads share one thread
-//! of the system), both are empty and every function here does nothing.
+//! Without the feature `lock-order`, under loom and on virtual cores (whose threads share one
+//! thread of the system), both are empty and every function here does nothing.
 
 #[cfg(all(feature = "lock-order", not(any(loom, feature = "virtual"))))]
 pub(crate) use checked::{Held, Tag, check, start, stop};

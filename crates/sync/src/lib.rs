@@ -1,14 +1,15 @@
 //! Locks, atomics and threads: all of pext4's synchronisation goes through this crate.
 //!
 //! Everything that the engine shares between threads uses the types of this crate. So one page
-//! ([`order`]) defines the order of all locks, the feature `lock-order` checks it, the model checker
-//! (`--cfg loom`) sees every step, and the caller's shard is determined in one place ([`topology`]).
+//! ([`order`]) defines the order of all locks, the feature `lock-order` checks it, the model
+//! checker (`--cfg loom`) sees every step, and the caller's shard is determined in one place
+//! ([`topology`]).
 //!
 //! There are two backends: `parking_lot` with the standard atomics, and `loom`. The feature `meter`
 //! adds observers: the [`meter`], and traces for tests. With the feature `virtual` the caller may
-//! be one of hundreds of cores in virtual time. This is the only crate of the core with `unsafe`
-//! code, in these modules: [`stack`], `biased`, `fresh_memory`, [`memory`], `watch::ticks`,
-//! [`scheduling`], [`thread`], [`topology`], and of `virtual_cores` its root, `lend` and `memory`.
+//! be one of hundreds of cores in virtual time. There is `unsafe` code in these modules: [`stack`],
+//! `biased`, `fresh_memory`, [`memory`], `watch::ticks`, [`scheduling`], [`thread`], [`topology`],
+//! and of `virtual_cores` its root, `lend` and `memory`.
 
 #![deny(unsafe_code)]
 

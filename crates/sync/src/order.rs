@@ -2,11 +2,11 @@
 //!
 //! A thread that holds a lock may only take locks of a class further down this page, or of the same
 //! class with a larger key (the number of a directory, an inode or a group, as documented at the
-//! class). With the feature `lock-order`, as in all tests, each thread keeps a stack of the locks that
-//! it holds, and panics at the first step that violates the order, whether or not it would have
-//! deadlocked. A try-lock may violate the order, since it cannot wait; a lock that is taken after it
-//! may not. The order is that of one volume: of two, one in a file of the other, the locks of the
-//! inner one come first.
+//! class). With the feature `lock-order`, as in all tests, each thread keeps a stack of the locks
+//! that it holds, and panics at the first step that violates the order, whether or not it would
+//! have deadlocked. A try-lock may violate the order, since it cannot wait; a lock that is taken
+//! after it may not. The order is that of one volume: of two, one in a file of the other, the locks
+//! of the inner one come first.
 //!
 //! *Start of a handle* is on the page although it is not a lock: it can wait for a commit, and so
 //! must precede everything that the committer takes.

@@ -405,7 +405,8 @@ fn what_the_kernel_has_mounted_in_another_namespace_is_refused() {
     place.check();
 }
 
-/// An image after a power cut of the kernel between two full commits; false where it cannot be made.
+/// An image after a power cut of the kernel between two full commits; false where it cannot be
+/// made.
 fn with_fast_commits(place: &Place) -> bool {
     if !is_root() || !has("mke2fs") {
         return false;

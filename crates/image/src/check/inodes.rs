@@ -79,8 +79,8 @@ impl InodeState {
 /// The inodes in the used part of one group's table.
 #[derive(Default)]
 pub(super) struct GroupInodes {
-    /// Nothing is known of the inodes with these indices that do not seem to be in use: the group has
-    /// no table, or parts of it could not be read.
+    /// Nothing is known of the inodes with these indices that do not seem to be in use: the group
+    /// has no table, or parts of it could not be read.
     lost: Range<u32>,
     /// The number of inodes in that part.
     count: usize,

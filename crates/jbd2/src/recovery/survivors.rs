@@ -24,7 +24,8 @@ pub(super) struct Selected {
     pub(super) revoked: u64,
 }
 
-/// Selects the versions of every block, and verifies the survivors. With asynchronous commits, an incomplete last transaction is removed from the scan.
+/// Selects the versions of every block, and verifies the survivors. With asynchronous commits, an
+/// incomplete last transaction is removed from the scan.
 pub(super) fn select(
     log: &LogReader<'_>,
     superblock: &JournalSuperblock,

@@ -1,8 +1,8 @@
 //! Reads the descriptors and judges each by itself.
 //!
-//! A descriptor is *sound* if its checksum is right and its bitmaps and table can lie where it says.
-//! In place of one that is not, the first sound backup says where they lie. A mount does not write
-//! backups, so their counts and checksums of bitmaps may be old, and are not used
+//! A descriptor is *sound* if its checksum is right and its bitmaps and table can lie where it
+//! says. In place of one that is not, the first sound backup says where they lie. A mount does not
+//! write backups, so their counts and checksums of bitmaps may be old, and are not used
 //! ([`Group::from_backup`]).
 
 use std::ops::Range;
