@@ -94,10 +94,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         reader: Reader::from_file(arguments.image.open_to_read(arguments.quiet)?)?,
         progress: Arc::default(),
     };
+    let target = Target::of(output);
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
     let state = || ProgressState::of("exporting", &work.progress);
     let stop = || work.progress.stop();
-    let exported = progress::watch_until(is_wanted, state, stop, || work.exported(output))?;
+    let export = || work.exported(&target);
+    let exported = match target {
+        Target::File(_) => progress::watch_until(is_wanted, state, stop, export)?,
+        // Here is nothing to remove, and a reader that stalls must not hold up a signal.
+        Target::Special(_) | Target::Output => progress::watch(is_wanted, state, export),
+    };
     let exported = exported.map_err(failure::of_data)?;
     if let Some(output) = output.filter(|_| arguments.json) {
         let text = serde_json::to_string_pretty(&Report::of(output, exported))?;
@@ -124,6 +130,30 @@ fn print_omissions(exported: Exported) {
     }
 }
 
+/// Where the archive goes.
+enum Target {
+    /// To a file, which is new or replaced.
+    File(PathBuf),
+    /// Into an existing device or pipe.
+    Special(PathBuf),
+    /// To standard output.
+    Output,
+}
+
+impl Target {
+    fn of(output: Option<&Path>) -> Self {
+        let Some(output) = output else {
+            return Self::Output;
+        };
+        // A symbolic link stays, and the file it leads to is replaced.
+        let output = fs::canonicalize(output).unwrap_or_else(|_| output.to_owned());
+        match fs::metadata(&output) {
+            Ok(there) if !there.is_file() => Self::Special(output),
+            _ => Self::File(output),
+        }
+    }
+}
+
 /// An export under way.
 struct Work<'a> {
     arguments: &'a Arguments,
@@ -132,17 +162,18 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Writes the archive to a file, or else to standard output.
-    fn exported(&self, output: Option<&Path>) -> Result<Exported> {
-        if let Some(output) = output {
-            // A symbolic link stays, and the file it leads to is replaced.
-            let output = fs::canonicalize(output).unwrap_or_else(|_| output.to_owned());
-            check_apart(&self.arguments.image.file, &output)?;
-            return match fs::metadata(&output) {
-                Ok(there) if !there.is_file() => self.to_special(&output),
-                _ => self.to_file(&output),
-            };
+    fn exported(&self, target: &Target) -> Result<Exported> {
+        if let Target::File(output) | Target::Special(output) = target {
+            check_apart(&self.arguments.image.file, output)?;
         }
+        match target {
+            Target::File(output) => self.to_file(output),
+            Target::Special(output) => self.to_special(output),
+            Target::Output => self.to_output(),
+        }
+    }
+
+    fn to_output(&self) -> Result<Exported> {
         let output = io::stdout().lock();
         if output.is_terminal() {
             bail!("a tar archive is not for a terminal: give -o FILE or a pipe");

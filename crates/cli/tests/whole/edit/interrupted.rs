@@ -1,7 +1,7 @@
 //! Interrupted edits: the image is unchanged, and no file is left beside it. An interrupted build
 //! leaves nothing either. Both name the image.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
@@ -130,6 +130,39 @@ fn a_stalled_stream_does_not_hold_up_an_interruption() {
             "it was changed"
         );
         drop(input);
+    }
+}
+
+/// Whether nobody has opened the pipe to read from it, or somebody has and does not read.
+#[test]
+fn an_export_into_a_pipe_that_nobody_reads_is_interrupted() {
+    for is_open in [false, true] {
+        let place = Place::empty();
+        let source = place.point.join("source");
+        fs::create_dir(&source).expect("a free name");
+        fs::write(source.join("file"), vec![7; 1 << 20]).expect("there is room");
+        succeed(pext4(["build", "-q"]).arg(&place.image).arg(&source));
+        let pipe = place.point.join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).expect("a free name");
+        // A reader that also writes opens at once.
+        let reader = is_open.then(|| File::options().read(true).write(true).open(&pipe));
+        let before = names(&place);
+        let (child, input) = begin(&place, &["export", "-o", pipe.to_str().expect("text")]);
+        // It waits in the call that opens the pipe, or in the one that writes into it. Some systems
+        // do not show where.
+        let wchan = format!("/proc/{}/wchan", child.id());
+        for _ in 0..400 {
+            let waits = fs::read_to_string(&wchan).unwrap_or_default();
+            if waits.contains("pipe") || waits.contains("partner") {
+                break;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let (status, said) = interrupt(child, &[Signal::TERM]);
+        assert_eq!((status, said.as_str()), (None, ""), "the signal ends it");
+        assert_eq!(names(&place), before);
+        drop((reader, input));
     }
 }
 
