@@ -24,7 +24,7 @@ pub struct ImageArgument {
     #[arg(
         long,
         value_name = "BYTES",
-        value_parser = size::parse,
+        value_parser = size::parse_offset,
         default_value = "0",
         hide_default_value = true
     )]

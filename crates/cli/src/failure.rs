@@ -8,6 +8,10 @@ use anyhow::{Error, Result};
 use pext4_sync::meter;
 
 use crate::output::print_error;
+use crate::size;
+
+/// The minimum size of the metadata cache in bytes.
+const MIN_CACHE: u64 = 4 << 20;
 
 /// The exit status for an invalid command line.
 pub const MISUSE: u8 = 2;
@@ -104,6 +108,19 @@ pub fn check_meter(is_wanted: bool) -> Result<()> {
         }
         false => Ok(()),
     }
+}
+
+/// Refuses a size of the metadata cache with which nothing would work.
+///
+/// # Errors
+///
+/// [`Misuse`].
+pub fn check_cache_size(bytes: u64) -> Result<()> {
+    if bytes < MIN_CACHE {
+        let least = size::show(MIN_CACHE);
+        return Err(Misuse(format!("--cache-size: at least {least} are needed")).into());
+    }
+    Ok(())
 }
 
 /// Prints an error and returns its exit status.

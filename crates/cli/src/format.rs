@@ -2,6 +2,7 @@
 //! command line.
 
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 
 use pext4_image::mkfs::MIN_BYTES_PER_INODE;
@@ -10,6 +11,9 @@ use pext4_ondisk::superblock::LABEL_BYTES;
 
 use crate::failure::Misuse;
 use crate::size;
+
+/// The most threads that a build or a check starts.
+const MAX_THREADS: usize = 1024;
 
 /// The bytes in a block.
 ///
@@ -47,6 +51,17 @@ pub fn bytes_per_inode(text: &str) -> Result<u64, String> {
     let bytes = size::parse(text)?;
     let possible = (bytes >= MIN_BYTES_PER_INODE).then_some(bytes);
     possible.ok_or_else(|| format!("at least {MIN_BYTES_PER_INODE} bytes are possible"))
+}
+
+/// The number of threads.
+///
+/// # Errors
+///
+/// No command starts so many.
+pub fn threads(text: &str) -> Result<NonZeroUsize, String> {
+    let count = text.parse::<NonZeroUsize>().ok();
+    let possible = count.filter(|count| count.get() <= MAX_THREADS);
+    possible.ok_or_else(|| format!("a number is possible, from 1 to {MAX_THREADS}"))
 }
 
 /// The bytes in an inode.

@@ -1,12 +1,13 @@
 //! Recognises a disk with partitions where an ext4 file system was expected, so that the error can
 //! say how to reach one of them, and other formats ([`other_formats`]).
 
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use pext4_block::{Device, FileDevice, partition_table};
+use pext4_block::{Device, FileDevice, open_unlocked, partition_table};
 use pext4_ondisk::superblock::{self, Superblock};
 
 use crate::{other_formats, size};
@@ -38,6 +39,23 @@ pub fn refuse_disk_of(
     refuse(image, &read, || partition_table::partitions(size, &read))
 }
 
+/// As [`refuse_disk`], for what begins at a byte of a file, without a lock. A file that cannot be
+/// opened is no error here.
+///
+/// # Errors
+///
+/// As [`refuse_disk`].
+pub fn refuse_disk_at(image: &Path, start: u64) -> Result<()> {
+    let opened = open_unlocked(image);
+    let sized = opened.and_then(|mut file| Ok((file.seek(SeekFrom::End(0))?, file)));
+    let Ok((size, file)) = sized else {
+        return Ok(());
+    };
+    refuse_disk_of(image, size.saturating_sub(start), |at, into| {
+        file.read_exact_at(into, start.saturating_add(at))
+    })
+}
+
 /// Whether there is an ext4 superblock, as far as can be read.
 fn has_ext4(read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> bool {
     let mut bytes = [0; superblock::SIZE];
@@ -56,7 +74,8 @@ fn refuse(
     if let Some(begin) = describe(&partitions().unwrap_or_default()) {
         bail!(
             "{}: it is a disk with partitions, not an ext4 file system; {begin}: mount one with \
-             `-o offset=BYTES`, and give other commands `--offset BYTES`",
+             `-o offset=BYTES`, and give other commands `--offset BYTES` (`cp --from` \
+             `--from-offset BYTES`)",
             image.display()
         );
     }

@@ -21,6 +21,20 @@ pub fn parse(text: &str) -> Result<u64, String> {
     bytes(text).ok_or_else(|| format!("`{text}` is no size; write 512M, 10G or 1T"))
 }
 
+/// As [`parse`], for a place in a file.
+///
+/// # Errors
+///
+/// As [`parse`]; no file is as long as that.
+pub fn parse_offset(text: &str) -> Result<u64, String> {
+    let offset = parse(text)?;
+    let possible = i64::try_from(offset).is_ok();
+    possible.then_some(offset).ok_or_else(|| {
+        let longest = i64::MAX;
+        format!("{longest} bytes are the most that a file can have")
+    })
+}
+
 fn bytes(text: &str) -> Option<u64> {
     let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));

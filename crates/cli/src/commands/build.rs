@@ -122,7 +122,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME")]
     tag: Option<String>,
     /// Threads, at most 1024 [default: one a processor]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = format::threads)]
     threads: Option<NonZeroUsize>,
     /// Do not wait until the image is on its disk
     #[arg(long)]

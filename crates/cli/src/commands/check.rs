@@ -23,6 +23,7 @@ use crate::columns::{self, Align};
 use crate::count::count;
 use crate::device::ImageArgument;
 use crate::failure::{self, Reported};
+use crate::format;
 use crate::interrupt::Interrupt;
 use crate::names::{self, ImageName};
 use crate::output::{self, print_error};
@@ -40,7 +41,7 @@ pub struct Arguments {
     #[command(flatten)]
     image: ImageArgument,
     /// Threads, at most 1024 [default: one a processor]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = format::threads)]
     threads: Option<NonZeroUsize>,
     /// Print JSON
     #[arg(long)]

@@ -8,6 +8,7 @@ use clap::Args;
 use pext4_edit::{Change, EditSession, change};
 
 use crate::editing::{Verb, apply_to, destination, path};
+use crate::partitions::refuse_disk_at;
 use crate::{device, size};
 
 /// The arguments behind the image.
@@ -26,7 +27,7 @@ pub struct Arguments {
     #[arg(
         long,
         value_name = "BYTES",
-        value_parser = size::parse,
+        value_parser = size::parse_offset,
         requires = "other",
         default_value = "0",
         hide_default_value = true
@@ -59,7 +60,13 @@ impl Verb for Arguments {
             .collect();
         let done = apply_to(session, &to, &copied);
         match &self.other {
-            Some(other) => device::opened(other, self.from_offset, done),
+            Some(other) => {
+                let done = device::opened(other, self.from_offset, done);
+                done.map_err(|error| {
+                    let refused = refuse_disk_at(other, self.from_offset);
+                    refused.err().unwrap_or(error)
+                })
+            }
             None => Ok(done?),
         }
     }

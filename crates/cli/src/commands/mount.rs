@@ -26,12 +26,10 @@ use pext4_sync::meter;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::mkfs;
-use crate::failure::{Misuse, Reported, check_meter};
+use crate::failure::{Misuse, Reported, check_cache_size, check_meter};
 use crate::output::print_error;
 use crate::{device, log, partitions, program, size};
 
-/// The minimum size of the cache.
-const MIN_CACHE: u64 = 4 << 20;
 /// The line by which the server reports that the mount answers.
 const READY: &str = "ready";
 /// The hidden flag by which the command starts itself as a server.
@@ -194,10 +192,7 @@ fn options(arguments: &Arguments) -> Result<Options> {
     if arguments.create.is_some() && options.image.offset != 0 {
         return Err(Misuse("--create makes an image without an offset".to_owned()).into());
     }
-    if arguments.cache_size < MIN_CACHE {
-        let least = size::show(MIN_CACHE);
-        return Err(Misuse(format!("--cache-size: at least {least} are needed")).into());
-    }
+    check_cache_size(arguments.cache_size)?;
     check_meter(arguments.meter)?;
     options.volume.cache_size = arguments.cache_size;
     Ok(options)

@@ -224,7 +224,7 @@ fn an_image_is_used_and_comes_back_as_it_was() {
         "--scaling",
         "full",
         "--inode-size",
-        "100",
+        "8192",
         "--device",
     ]);
     fail(impossible.arg(&own), 1);
@@ -365,7 +365,19 @@ fn what_is_not_understood_lists_what_there_is() {
     assert!(told.contains("fuse2fs"), "{told}");
     let told = fail(&mut lab(&["aim7-mix", "--mix", "desk"]), 2);
     assert!(told.contains("new_dbase"), "{told}");
-    fail(&mut pext4(["lab", "run", "fallocate2", "--tasks", "0"]), 2);
+    for (option, value) in [
+        ("--tasks", "0"),
+        ("--files", "0"),
+        ("--values", "0"),
+        ("--users", "0"),
+        ("--inode-size", "100"),
+        ("--cache-size", "1K"),
+    ] {
+        let told = fail(&mut pext4(["lab", "run", "mdtest", option, value]), 2);
+        assert!(told.contains(option), "{told}");
+    }
+    let told = fail(&mut lab(&["mdtest", "fallocate2", "mdtest"]), 2);
+    assert!(told.contains("mdtest is there twice"), "{told}");
     let told = fail(
         &mut pext4(["lab", "run", "fallocate2", "--tasks", "1,2,1"]),
         2,

@@ -94,6 +94,24 @@ fn a_partition_is_mounted_by_its_offset() {
     let place_of_it =
         format!("they begin at byte {START} (32 MiB): mount one with `-o offset=BYTES`");
     assert!(said.contains(&place_of_it), "{said}");
+    let other = place.image.with_extension("other");
+    succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&other));
+    let copy = fail(
+        pext4(["cp"])
+            .arg(&other)
+            .arg("--from")
+            .arg(&place.image)
+            .args(["/old", "/"]),
+        1,
+    );
+    assert!(copy.contains(&place_of_it), "{copy}");
+    let measured = fail(
+        pext4(["lab", "run", "mdtest", "--device"]).arg(&place.image),
+        1,
+    );
+    assert!(measured.contains(&place_of_it), "{measured}");
+    let nowhere = u64::MAX.to_string();
+    fail(pext4(["ls", "--offset", &nowhere]).arg(&other), 2);
 
     let range = format!("offset={START},sizelimit={LENGTH},discard");
     let mount = place.mount(&["-o", &range]);

@@ -25,7 +25,7 @@ use signal_hook::consts::SIGQUIT;
 
 use crate::output::{print, print_error};
 use crate::progress::{Bar, Measure, ProgressState};
-use crate::{program, size};
+use crate::{format, program, size};
 
 use check::{check, misuse};
 
@@ -91,7 +91,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Files of a task, where it has many
-    #[arg(long, value_name = "N", default_value_t = Plan::default().files)]
+    #[arg(long, value_name = "N", default_value_t = Plan::default().files, value_parser = clap::value_parser!(u32).range(1..))]
     files: u32,
     /// Files of all tasks together, divided among them, so that as many are in memory at every
     /// point
@@ -101,10 +101,10 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64M")]
     file_size: u64,
     /// Distinct values of extended attributes
-    #[arg(long, value_name = "N", default_value_t = Plan::default().values)]
+    #[arg(long, value_name = "N", default_value_t = Plan::default().values, value_parser = clap::value_parser!(u32).range(1..))]
     values: u32,
     /// Users, where tasks play some (the published runs had 2000)
-    #[arg(long, value_name = "N", default_value_t = Plan::default().users)]
+    #[arg(long, value_name = "N", default_value_t = Plan::default().users, value_parser = clap::value_parser!(u32).range(1..))]
     users: u32,
     /// What the users do: alltests, custom, disk, fserver, new_fserver, new_dbase, shared
     #[arg(long, value_name = "NAME", default_value = "alltests", value_parser = mix)]
@@ -119,7 +119,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     journal: Option<u64>,
     /// Inode size of these images, in bytes
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = format::inode_size)]
     inode_size: Option<u16>,
     /// Longest time between commits
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]

@@ -6,7 +6,8 @@ use anyhow::{Result, anyhow};
 use pext4_lab::setup::DeviceKind;
 
 use super::{Arguments, MAX_TASKS, competitors};
-use crate::failure::{Misuse, check_meter};
+use crate::failure::{Misuse, check_cache_size, check_meter};
+use crate::partitions::refuse_disk_at;
 
 pub(super) fn misuse(error: impl Into<anyhow::Error>) -> anyhow::Error {
     Misuse(format!("{:#}", error.into())).into()
@@ -23,12 +24,17 @@ pub(super) fn check(arguments: &Arguments) -> Result<()> {
         return Err(misuse(anyhow!("--tasks: from 1 to {MAX_TASKS}")));
     }
     let mut seen = BTreeSet::new();
+    if let Some(twice) = arguments.workloads.iter().find(|name| !seen.insert(*name)) {
+        return Err(misuse(anyhow!("{twice} is there twice")));
+    }
+    let mut seen = BTreeSet::new();
     if let Some(twice) = tasks.iter().find(|&&tasks| !seen.insert(tasks)) {
         return Err(misuse(anyhow!("--tasks: {twice} is there twice")));
     }
     if arguments.seconds.is_some_and(|seconds| seconds <= 0.0) {
         return Err(misuse(anyhow!("--seconds: more than 0 are needed")));
     }
+    arguments.cache_size.map_or(Ok(()), check_cache_size)?;
     check_meter(arguments.meter)?;
     check_device(arguments)?;
     check_what_is_compared(arguments)
@@ -53,6 +59,7 @@ fn check_device(arguments: &Arguments) -> Result<()> {
         ("--inode-size", arguments.inode_size.is_some()),
         ("--journal", arguments.journal.is_some()),
     ];
+    refuse_disk_at(&image, 0)?;
     match of_new_ones.into_iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) if image.exists() => Err(misuse(anyhow!(
             "{option}: {} is there already and stays as it is; name an image that is to be made",
