@@ -14,9 +14,10 @@ const ACCESS_LIST: &str = "system.posix_acl_access";
 const MAX_LIST: usize = 64 << 10;
 const GROUP: u32 = 0o070;
 
-/// Gives a file the mode and the access list of the one at `from`. Where there is a list, the
-/// group's bits of the mode are the mask of the list, and without the list they would be rights of
-/// the group. So if the list cannot be kept, the group gets no rights.
+/// Gives a file the mode and the access list of the one at `from`, in place of a list that it has
+/// from the default list of its directory. Where there is a list, the group's bits of the mode are
+/// the mask of the list, and without the list they would be rights of the group. So if the list
+/// cannot be kept, the group gets no rights.
 ///
 /// # Errors
 ///
@@ -27,6 +28,10 @@ pub fn copy_permissions(from: &Path, to: &File) -> io::Result<()> {
     let length = match rustix::fs::getxattr(from, ACCESS_LIST, &mut list[..]) {
         Ok(length) => length,
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {
+            match rustix::fs::fremovexattr(to, ACCESS_LIST) {
+                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                Err(errno) => return Err(errno.into()),
+            }
             return to.set_permissions(Permissions::from_mode(mode));
         }
         Err(errno) => return Err(errno.into()),
@@ -111,5 +116,24 @@ mod tests {
         let length = getxattr(&new, ACCESS_LIST, &mut copied[..]).expect("it has the list");
         assert_eq!(copied[..length], list());
         assert_eq!(mode(), 0o660, "of the group it is the mask");
+    }
+
+    #[test]
+    fn what_the_folder_lets_new_files_inherit_is_not_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
+        fs::write(&old, b"").expect("room");
+        let default = "system.posix_acl_default";
+        if let Err(errno) = setxattr(folder.path(), default, &list(), XattrFlags::empty()) {
+            return eprintln!("SKIPPED: no access lists here: {errno}");
+        }
+        fs::set_permissions(&old, Permissions::from_mode(0o640)).expect("it is ours");
+        let file = File::create(&new).expect("room");
+        let has_list = || getxattr(&new, ACCESS_LIST, &mut [0; 100][..]).is_ok();
+        assert!(has_list(), "the new file has inherited it");
+        copy_permissions(&old, &file).expect("it is ours");
+        assert!(!has_list(), "another user could read it");
+        let mode = file.metadata().expect("open").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o640);
     }
 }
