@@ -91,7 +91,12 @@ pub struct Arguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Files of a task, where it has many
-    #[arg(long, value_name = "N", default_value_t = Plan::default().files, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = Plan::default().files,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     files: u32,
     /// Files of all tasks together, divided among them, so that as many are in memory at every
     /// point
@@ -101,10 +106,20 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64M")]
     file_size: u64,
     /// Distinct values of extended attributes
-    #[arg(long, value_name = "N", default_value_t = Plan::default().values, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = Plan::default().values,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     values: u32,
     /// Users, where tasks play some (the published runs had 2000)
-    #[arg(long, value_name = "N", default_value_t = Plan::default().users, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = Plan::default().users,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     users: u32,
     /// What the users do: alltests, custom, disk, fserver, new_fserver, new_dbase, shared
     #[arg(long, value_name = "NAME", default_value = "alltests", value_parser = mix)]
