@@ -2,7 +2,7 @@
 //!
 //! A loop device is another name for its backing file, but a lock of one does not lock the other,
 //! and the kernel takes no lock on a file that it has mounted. So before a write the tables of the
-//! system are read: `/sys` shows the loop devices ([`table`]), and `/proc/self/mountinfo` which
+//! system are read: `/sys` shows the loop devices (`table`), and `/proc/self/mountinfo` which
 //! devices are mounted where. A table that cannot be read is taken for empty. The partitions that
 //! the kernel finds on a loop device (`losetup -P`) are devices of their own, and count as loop
 //! devices here. A device that begins inside the file (a partition, `losetup -o`) holds a different
