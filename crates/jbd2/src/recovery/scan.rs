@@ -269,13 +269,20 @@ impl Scanner<'_> {
         let Some(suspect) = self.open.suspect else {
             return Ok(());
         };
+        // No later transaction was committed before this one. An older block is of an earlier file
+        // system, whose numbers may be larger.
+        let mut earliest = 0;
         for step in 1..self.log.ring.blocks() - suspect.walked {
             let Some(commit) = self.sound_commit(self.log.ring.after(suspect.at, step))? else {
                 continue;
             };
             if commit.sequence == self.found.next {
                 self.classify(suspect, commit.seconds)?;
-            } else if self.may_follow(commit.sequence) && !self.is_leftover(commit.seconds) {
+                earliest = commit.seconds;
+            } else if self.may_follow(commit.sequence)
+                && !self.is_leftover(commit.seconds)
+                && commit.seconds >= earliest
+            {
                 return Err(self.corruption(suspect));
             }
         }

@@ -609,6 +609,20 @@ fn a_later_commit_of_an_earlier_lap_does_not_prove_anything() {
     assert_eq!((recovered.transactions, rig.byte(4)), (1, 0));
 }
 
+/// The first transaction of a new file system, torn, before what an older one left there.
+#[test]
+fn a_later_number_of_an_earlier_file_system_does_not_prove_anything() {
+    let mut rig = Rig::v3();
+    let incompat = &mut rig.superblock.incompat;
+    incompat.insert(JournalIncompat::ASYNC_COMMIT);
+    let at = rig.at;
+    rig.log(&[(4, 2)]).commit().damage(at, 500);
+    rig.seconds = 10;
+    rig.log(&[(4, 3)]).commit();
+    let recovered = rig.recover().expect("the first one was torn");
+    assert_eq!((recovered.transactions, rig.byte(4)), (0, 0));
+}
+
 #[test]
 fn a_superblock_that_contradicts_its_place_is_refused() {
     let rig = Rig::v3();
