@@ -4,8 +4,9 @@
 //! success, 1 after an error, 2 if the command line was invalid; `check` has the statuses of
 //! e2fsck, and a call by `mount(8)` those of `mount(8)` (`helper`). Errors have the form "pext4:
 //! what: why; what may help". Results go to standard output, errors and notes to standard error.
+//! There is `unsafe` code in `interrupt::handler`, for a call that no library has.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 // `println!` and `eprintln!` panic if the pipe is closed: see `output`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 

@@ -197,7 +197,7 @@ pub fn watch<R>(
         return work();
     }
     let bar = Bar::new();
-    run_beside(|| bar.show(&state()), || (), work)
+    run_beside(|| bar.show(&state()), work)
 }
 
 /// As [`watch`], and calls `stop` on the first signal that asks the process to end. Another one, a
@@ -239,7 +239,7 @@ pub fn watch_with_interrupt<R>(
             bar.show(&state());
         }
     };
-    run_beside(look_after, || interrupt.is_unwatched(), work)
+    run_beside(look_after, work)
 }
 
 /// As [`watch_with_interrupt`], for work that goes on after a signal: the first one is answered by
@@ -265,18 +265,15 @@ pub fn watch_to_the_end<R>(
     done
 }
 
-/// Runs work, and calls `again` repeatedly in another thread meanwhile. If the system refuses the
-/// thread, `alone` is called, and there is no progress.
-fn run_beside<R>(again: impl Fn() + Sync, alone: impl FnOnce(), work: impl FnOnce() -> R) -> R {
+/// Runs work, and calls `again` repeatedly in another thread meanwhile.
+fn run_beside<R>(again: impl Fn() + Sync, work: impl FnOnce() -> R) -> R {
     let end = End {
         is_reached: Mutex::new(Class::Leaf, false),
         reached: Condvar::new(),
     };
     thread::scope(|scope| {
-        let beside = thread::try_spawn_scoped(scope, || end.repeat(&again));
-        if beside.is_err() {
-            alone();
-        }
+        // If the system refuses the thread, there is no progress, and only another signal works.
+        let _beside = thread::try_spawn_scoped(scope, || end.repeat(&again));
         let _reaching = Reaching(&end);
         work()
     })
@@ -389,16 +386,15 @@ mod tests {
             *looks.lock() += 1;
             more.notify_all();
         };
-        let work = || {
+        let result = run_beside(again, || {
             // It ends only because somebody looks while it runs, more than once.
             let mut seen = looks.lock();
             while *seen < 2 {
                 more.wait(&mut seen);
             }
             "done"
-        };
-        let refused = || panic!("a thread more can be had");
-        assert_eq!(run_beside(again, refused, work), "done");
+        });
+        assert_eq!(result, "done");
     }
 
     #[test]
@@ -539,8 +535,7 @@ mod tests {
 
     #[test]
     fn the_watching_ends_with_work_that_panics() {
-        let work = || panic!("on purpose");
-        let outcome = std::panic::catch_unwind(|| run_beside(|| (), || (), work));
+        let outcome = std::panic::catch_unwind(|| run_beside(|| (), || panic!("on purpose")));
         assert!(outcome.is_err());
     }
 }

@@ -166,6 +166,33 @@ fn an_export_into_a_pipe_that_nobody_reads_is_interrupted() {
     }
 }
 
+/// Where the work is done, or waits in a call, nobody looks whether a signal came.
+#[test]
+fn another_signal_ends_a_command_that_cannot_print() {
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&place.image));
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    rustix::io::ioctl_fionbio(&writer, true).expect("it can");
+    while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).expect("it can");
+    let child = pext4(["mkdir", "--json"])
+        .arg(&place.image)
+        .arg("/name")
+        .stdout(writer)
+        .spawn()
+        .expect("it starts");
+    let process = Pid::from_child(&child);
+    within(HANG, "it ends", move || {
+        let mut child = child;
+        // Two signals are enough, as soon as it catches them; before, one.
+        while child.try_wait().expect("it is ours").is_none() {
+            let _ = kill_process(process, Signal::TERM);
+            thread::sleep(Duration::from_millis(300));
+        }
+    });
+    drop(reader);
+}
+
 #[test]
 fn an_interrupted_build_names_the_image() {
     if !can_be_interrupted() {
