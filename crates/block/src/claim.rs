@@ -24,6 +24,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::file::Access;
+use crate::holders;
 use crate::host_file::{error, is_leased, open_checked};
 use crate::loops::{self, Backing, Identity};
 use crate::range_lock::{self, Bytes, RangeLock};
@@ -180,10 +181,11 @@ fn claim_locked(
     let mut identity = file.metadata().ok().as_ref().map(Identity::of);
     refuse_if_mounted(path, path, identity, bytes, access)?;
     refuse_if_read_only(file, path, access)?;
-    let mut backing = Vec::new();
-    while backing.len() < loops::MAX_LOOP_DEPTH
-        && let Some(next) = identity.and_then(Identity::backing)
-    {
+    let (mut backing, mut are_all_locked) = (Vec::new(), true);
+    for _ in 0..loops::MAX_LOOP_DEPTH {
+        let Some(next) = identity.and_then(Identity::backing) else {
+            break;
+        };
         bytes = next.translate(bytes);
         identity = next.identity;
         refuse_if_mounted(path, &next.path, identity, bytes, access)?;
@@ -191,13 +193,23 @@ fn claim_locked(
         let file = match open_behind(&next, access) {
             Ok(Some(file)) => file,
             Err(error) if is_leased(&error) => return Ok(busy()),
-            // A file that cannot be opened cannot be locked.
-            Ok(None) | Err(_) => break,
+            // A file that its path does not lead to cannot be locked, but another process may have
+            // done that.
+            Ok(None) | Err(_) => {
+                if identity.is_some_and(|file| holders::is_locked(file, access)) {
+                    return Ok(busy());
+                }
+                are_all_locked = false;
+                continue;
+            }
         };
         if !lock(&file, &next.path, bytes, access)? {
             return Ok(busy());
         }
-        backing.push(file);
+        // Each is behind the one before it.
+        if are_all_locked {
+            backing.push(file);
+        }
     }
     Ok(Attempt::Claimed(backing))
 }

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use rustix::fs::{major, minor};
 
-use crate::loops;
+use crate::file::Access;
+use crate::loops::{self, Identity};
 
 /// The number of times that the table is read. The kernel gives it out in pieces and counts where
 /// it was, so that a line is lost if an earlier lock is released between two pieces.
@@ -32,6 +33,21 @@ pub fn holders(path: &Path) -> Vec<u32> {
 pub fn holds(process: u32, file: &Metadata) -> bool {
     let names = [name(file)];
     (0..READINGS).any(|_| holders_of(&names).contains(&process))
+}
+
+/// Whether a process has a lock of a file that keeps others from this access.
+pub(crate) fn is_locked(file: Identity, access: Access) -> bool {
+    let Some((device, inode)) = file.place() else {
+        return false;
+    };
+    let name = name_at(device, inode);
+    (0..READINGS).any(|_| {
+        let table = fs::read_to_string("/proc/locks").unwrap_or_default();
+        table.lines().any(|line| {
+            let excludes = access == Access::ReadWrite || line.contains(" WRITE ");
+            excludes && parse(line).is_some_and(|(_, locked)| locked == name)
+        })
+    })
 }
 
 fn holders_of(names: &[String]) -> Vec<u32> {

@@ -2,7 +2,7 @@
 //!
 //! `/sys` has the path of the file behind a device, as the mount namespace in which it was set up
 //! knows it. Here that path may lead elsewhere or nowhere, and the file may have lost that name. So
-//! the driver is asked which file it is; the path only counts where the device cannot be opened.
+//! the driver is asked which file it is; the path only counts where it does not tell.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
@@ -123,10 +123,8 @@ fn backing(folder: &Path) -> Option<Backing> {
     )?));
     let offset = read_number(&disk.join("loop/offset"))?;
     let open = node(&disk).and_then(|node| File::open(node).ok());
-    let identity = match open {
-        Some(device) => status::backing(&device),
-        None => fs::metadata(&path).ok().as_ref().map(Identity::of),
-    };
+    let told = open.and_then(|device| status::backing(&device));
+    let identity = told.or_else(|| fs::metadata(&path).ok().as_ref().map(Identity::of));
     Some(Backing {
         path,
         identity,

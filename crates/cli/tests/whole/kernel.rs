@@ -361,6 +361,12 @@ fn a_file_that_the_kernel_has_mounted_is_known_without_its_path() {
         }
     }
     succeed(pext4(["mkdir"]).arg(&lower.0).arg("/name"));
+    // Nor can the file be locked by its path; a server's lock of it counts all the same.
+    let mount = place.mount(&[]);
+    for device in [&lower, &upper] {
+        refused("mkdir", &device.0, &place, "the file behind it");
+    }
+    mount.unmount_unchecked();
     place.check();
 }
 
