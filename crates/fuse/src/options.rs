@@ -257,6 +257,8 @@ mod tests {
             ("0x10", 16),
             ("0X10", 16),
             ("+7", 7),
+            ("+010", 8),
+            ("+0x10", 16),
         ] {
             let options = parsed(&format!("commit={option},resuid={option}")).expect("a number");
             assert_eq!(
@@ -266,7 +268,7 @@ mod tests {
             );
             assert_eq!(options.volume.reserve_uid.map(u64::from), Some(seconds));
         }
-        for option in ["08", "0x", "x10", "1_0", " 5", "-1"] {
+        for option in ["08", "0x", "x10", "1_0", " 5", "-1", "++7", "0+7", "0x+7"] {
             assert!(parsed(&format!("commit={option}")).is_err(), "{option}");
             assert!(parsed(&format!("resuid={option}")).is_err(), "{option}");
         }

@@ -142,13 +142,16 @@ mod tests {
             let Ok(manifest) = std::fs::read_to_string(folder.join("Cargo.toml")) else {
                 continue;
             };
-            let sections = manifest.split("\n[");
-            let used = sections.filter(|section| section.contains("\"lock-order\""));
             let is_for_tests = folder.ends_with("testkit");
-            for section in used {
-                let is_allowed = is_for_tests || section.starts_with("dev-dependencies]");
+            let mut checks_in_tests = is_for_tests || !manifest.contains("\npext4-sync");
+            for section in manifest.split("\n[") {
+                let is_of_tests = section.starts_with("dev-dependencies]");
+                let is_used = section.contains("\"lock-order\"");
+                let is_allowed = !is_used || is_of_tests || is_for_tests;
                 assert!(is_allowed, "{}: {section}", folder.display());
+                checks_in_tests |= is_of_tests && (is_used || section.contains("pext4-testkit"));
             }
+            assert!(checks_in_tests, "{}: its tests do not", folder.display());
         }
     }
 

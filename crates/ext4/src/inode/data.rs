@@ -424,8 +424,8 @@ impl Inodes {
         if inode.is_inline() && self.punch_inline(inode, offset, end)? {
             return Ok(());
         }
-        // As in Linux, a range that ends behind the file takes the whole block in which the file
-        // ends, and none behind it: somebody asked for these.
+        // A range that ends behind the file takes the whole block in which the file ends, and none
+        // behind it: somebody asked for these. (Linux also takes those in the same page.)
         let end = match inode.size() {
             size if end > size => size.next_multiple_of(block_bytes),
             _ => end,

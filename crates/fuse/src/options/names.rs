@@ -278,6 +278,7 @@ fn check_number(name: &str, value: &str) -> Option<Result<(), &'static str>> {
 /// A number as Linux reads it: hexadecimal after `0x` or `0X`, octal after another `0`, else
 /// decimal.
 pub(super) fn parse_number(value: &str) -> Option<u32> {
+    let value = value.strip_prefix('+').unwrap_or(value);
     let hexadecimal = value.strip_prefix("0x").or(value.strip_prefix("0X"));
     let octal = value.strip_prefix('0').filter(|rest| !rest.is_empty());
     let (digits, radix) = match (hexadecimal, octal) {
@@ -285,7 +286,10 @@ pub(super) fn parse_number(value: &str) -> Option<u32> {
         (None, Some(digits)) => (digits, 8),
         (None, None) => (value, 10),
     };
-    u32::from_str_radix(digits, radix).ok()
+    let has_sign = digits.starts_with('+');
+    u32::from_str_radix(digits, radix)
+        .ok()
+        .filter(|_| !has_sign)
 }
 
 /// Why an option is refused, if it is one of those.
