@@ -1,8 +1,9 @@
 //! Exclusive or shared use of a file or block device.
 //!
 //! A claim is an advisory lock, exclusive for writing and shared for reading, of the file and of
-//! every file behind it (a loop device or a partition of one has the same bytes as its file). It
-//! consists of two locks. One is of bytes ([`range_lock`]): all of them, or, for a file system that
+//! every file behind it (a loop device or a partition of one has the same bytes as its file; a file
+//! that cannot be opened by the path that the system shows is not locked, and not used while others
+//! have it locked). It consists of two locks. One is of bytes ([`range_lock`]): all of them, or, for a file system that
 //! begins inside the file, its first byte. The other is of the whole file (`flock`), for programs
 //! that look only at that; a claim of a part takes it shared, since others may use other parts.
 //! Where the host has only one of them, that one is the claim; where it has none, a file can only
@@ -181,7 +182,7 @@ fn claim_locked(
     let mut identity = file.metadata().ok().as_ref().map(Identity::of);
     refuse_if_mounted(path, path, identity, bytes, access)?;
     refuse_if_read_only(file, path, access)?;
-    let (mut backing, mut are_all_locked) = (Vec::new(), true);
+    let mut backing = Vec::new();
     for _ in 0..loops::MAX_LOOP_DEPTH {
         let Some(next) = identity.and_then(Identity::backing) else {
             break;
@@ -199,17 +200,13 @@ fn claim_locked(
                 if identity.is_some_and(|file| holders::is_locked(file, access)) {
                     return Ok(busy());
                 }
-                are_all_locked = false;
                 continue;
             }
         };
         if !lock(&file, &next.path, bytes, access)? {
             return Ok(busy());
         }
-        // Each is behind the one before it.
-        if are_all_locked {
-            backing.push(file);
-        }
+        backing.push(file);
     }
     Ok(Attempt::Claimed(backing))
 }

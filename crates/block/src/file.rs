@@ -290,16 +290,8 @@ impl FileDevice {
     /// loop device. Opening it for writing would be refused then.
     #[must_use]
     pub fn kernel_mount(&self) -> Option<PathBuf> {
-        let mut bytes = Bytes::beginning_at(self.start);
-        for file in std::iter::once(&self.file).chain(&self.backing) {
-            let identity = Identity::of(&file.metadata().ok()?);
-            let directory = loops::mounted_on(identity, bytes);
-            if directory.is_some() {
-                return directory;
-            }
-            bytes = identity.backing()?.translate(bytes);
-        }
-        None
+        let identity = Identity::of(&self.file.metadata().ok()?);
+        loops::mounted_with_backing(identity, Bytes::beginning_at(self.start))
     }
 
     /// Whether it is a regular file of which the system stores less than its length, so that what

@@ -23,7 +23,7 @@ pub fn holders(path: &Path) -> Vec<u32> {
     let innermost = innermost.map(|(device, inode)| name_at(device, inode));
     let names: Vec<_> = [itself, innermost].into_iter().flatten().collect();
     (0..READINGS)
-        .map(|_| holders_of(&names))
+        .map(|_| holders_of(&names, Access::ReadWrite))
         .find(|found| !found.is_empty())
         .unwrap_or_default()
 }
@@ -32,7 +32,7 @@ pub fn holders(path: &Path) -> Vec<u32> {
 #[must_use]
 pub fn holds(process: u32, file: &Metadata) -> bool {
     let names = [name(file)];
-    (0..READINGS).any(|_| holders_of(&names).contains(&process))
+    (0..READINGS).any(|_| holders_of(&names, Access::ReadWrite).contains(&process))
 }
 
 /// Whether a process has a lock of a file that keeps others from this access.
@@ -40,25 +40,21 @@ pub(crate) fn is_locked(file: Identity, access: Access) -> bool {
     let Some((device, inode)) = file.place() else {
         return false;
     };
-    let name = name_at(device, inode);
-    (0..READINGS).any(|_| {
-        let table = fs::read_to_string("/proc/locks").unwrap_or_default();
-        table.lines().any(|line| {
-            let excludes = access == Access::ReadWrite || line.contains(" WRITE ");
-            excludes && parse(line).is_some_and(|(_, locked)| locked == name)
-        })
-    })
+    let names = [name_at(device, inode)];
+    (0..READINGS).any(|_| !holders_of(&names, access).is_empty())
 }
 
-fn holders_of(names: &[String]) -> Vec<u32> {
+/// The processes whose locks of these files keep others from this access.
+fn holders_of(names: &[String], access: Access) -> Vec<u32> {
     let Ok(table) = fs::read_to_string("/proc/locks") else {
         return Vec::new();
     };
     table
         .lines()
         .filter_map(parse)
-        .filter(|(_, locked)| names.iter().any(|name| name == locked))
-        .map(|(process, _)| process)
+        .filter(|lock| lock.is_exclusive || access == Access::ReadWrite)
+        .filter(|lock| names.iter().any(|name| name == lock.file))
+        .map(|lock| lock.process)
         .collect()
 }
 
@@ -71,26 +67,47 @@ fn name_at(device: u64, inode: u64) -> String {
     format!("{:02x}:{:02x}:{inode}", major(device), minor(device))
 }
 
-/// The process and the file of a lock that is held. The fields of a line: number, kind, strictness,
+/// A lock that is held.
+#[derive(Debug, PartialEq, Eq)]
+struct Lock<'a> {
+    process: u32,
+    is_exclusive: bool,
+    file: &'a str,
+}
+
+/// The lock of a line, if `flock` took it and it is held. The fields: number, kind, strictness,
 /// mode, process, file, start, end. A process that waits for a lock has an arrow after the number.
-fn parse(line: &str) -> Option<(u32, &str)> {
+fn parse(line: &str) -> Option<Lock<'_>> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let kind = words.next()?;
-    let process = words.nth(2)?.parse().ok()?;
-    (kind == "FLOCK" && process > 0).then_some((process, words.next()?))
+    let is_exclusive = words.nth(1)? == "WRITE";
+    let process = words.next()?.parse().ok()?;
+    let file = words.next()?;
+    (kind == "FLOCK" && process > 0).then_some(Lock {
+        process,
+        is_exclusive,
+        file,
+    })
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use super::{holders, parse};
+    use super::{Lock, holders, parse};
     use crate::{Access, FileDevice};
 
     #[test]
     fn only_held_locks_of_flock_are_parsed() {
         let line = "1: FLOCK  ADVISORY  WRITE 1234 fe:00:131 0 EOF";
-        assert_eq!(parse(line), Some((1234, "fe:00:131")));
+        let parsed = |is_exclusive| Lock {
+            process: 1234,
+            is_exclusive,
+            file: "fe:00:131",
+        };
+        assert_eq!(parse(line), Some(parsed(true)));
+        let shared = line.replace("WRITE", "READ");
+        assert_eq!(parse(&shared), Some(parsed(false)));
         for other in [
             "1: -> FLOCK  ADVISORY  WRITE 1235 fe:00:131 0 EOF",
             "2: POSIX  ADVISORY  READ 7 fe:00:131 0 EOF",

@@ -82,10 +82,23 @@ pub(crate) fn mounted_on(file: Identity, bytes: Bytes) -> Option<PathBuf> {
 pub fn written_by_kernel(file: &Path, offset: u64) -> Option<PathBuf> {
     let mut mounts = mountinfo::mounts().ok()?;
     mounts.retain(|mount| !mount.read_only);
-    let mut identity = Identity::of(&fs::metadata(file).ok()?);
-    let mut bytes = Bytes::beginning_at(offset);
+    let identity = Identity::of(&fs::metadata(file).ok()?);
+    among_those_of_all(&mounts, identity, Bytes::beginning_at(offset))
+}
+
+/// As [`mounted_on`], also for the files behind a device.
+pub(crate) fn mounted_with_backing(file: Identity, bytes: Bytes) -> Option<PathBuf> {
+    among_those_of_all(&mountinfo::mounts().ok()?, file, bytes)
+}
+
+/// As [`mounted_with_backing`], among these mounts.
+fn among_those_of_all(
+    mounts: &[Mount],
+    mut identity: Identity,
+    mut bytes: Bytes,
+) -> Option<PathBuf> {
     for _ in 0..=MAX_LOOP_DEPTH {
-        let directory = among(&mounts, identity, bytes);
+        let directory = among(mounts, identity, bytes);
         if directory.is_some() {
             return directory;
         }
