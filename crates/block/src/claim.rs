@@ -3,11 +3,11 @@
 //! A claim is an advisory lock, exclusive for writing and shared for reading, of the file and of
 //! every file behind it (a loop device or a partition of one has the same bytes as its file; a file
 //! that cannot be opened by the path that the system shows is not locked, and not used while others
-//! have it locked). It consists of two locks. One is of bytes ([`range_lock`]): all of them, or, for a file system that
-//! begins inside the file, its first byte. The other is of the whole file (`flock`), for programs
-//! that look only at that; a claim of a part takes it shared, since others may use other parts.
-//! Where the host has only one of them, that one is the claim; where it has none, a file can only
-//! be read.
+//! have it locked). It consists of two locks. One is of bytes ([`range_lock`]): all of them, or,
+//! for a file system that begins inside the file, its first byte. The other is of the whole file
+//! (`flock`), for programs that look only at that; a claim of a part takes it shared, since others
+//! may use other parts. Where the host has only one of them, that one is the claim; where it has
+//! none, a file can only be read.
 //!
 //! For writing, a block device is opened with `O_EXCL`, which fails while the kernel has it
 //! mounted. A file that the kernel has mounted by another loop device, or by a partition of one, is

@@ -307,6 +307,13 @@ fn a_late_termination_leaves_the_next_mount_alone() {
     mounts.into_iter().for_each(Mounted::unmount);
 }
 
+/// Whether a process is this program by now, and sleeps.
+fn sleeps(process: &Child, program: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).expect("it is ours");
+    let begins = |state| stat.contains(&format!("({program}) {state}"));
+    begins("S") || begins("D")
+}
+
 /// The kernel writes pages, and the server cannot answer before they are durable.
 #[test]
 fn a_second_termination_ends_a_mount_whose_server_waits_for_the_kernel() {
@@ -327,6 +334,8 @@ fn a_second_termination_ends_a_mount_whose_server_waits_for_the_kernel() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    // It sleeps nowhere but in its write.
+    assert!(soon(|| sleeps(&writer, "dd")), "it writes");
     thread::sleep(Duration::from_millis(500));
     kill_process(process, Signal::TERM).unwrap();
     thread::sleep(Duration::from_millis(1500));

@@ -14,6 +14,7 @@ mod ending;
 mod full_output;
 mod full_volumes;
 mod kernel;
+mod kernel_mounts;
 mod lab;
 mod lab_report;
 mod mkfs;
