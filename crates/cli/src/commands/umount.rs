@@ -50,19 +50,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mount = find(&arguments.directory)?;
     let detach = |directory: &Path| mount::unmount(directory).with_context(|| why_not(mount.user));
     match end(&mount, UnmountMode::default(), detach)? {
-        Ended::InUse(elsewhere) => bail!("{elsewhere}"),
-        Ended::Closed | Ended::Lazily => Ok(()),
+        Some(elsewhere) => bail!("{elsewhere}"),
+        None => Ok(()),
     }
-}
-
-/// What an unmounting that succeeded has left.
-pub enum Ended {
-    /// Nothing: the image is closed, and clean if it was writable.
-    Closed,
-    /// Perhaps users of the directory, which were not waited for.
-    Lazily,
-    /// The image is mounted elsewhere too, and in use: a sentence that names it and says where.
-    InUse(String),
 }
 
 /// The context of a mount that cannot be unmounted. `fusermount3` says of that of another user that
@@ -79,7 +69,8 @@ fn why_not(user: Option<u32>) -> String {
 
 /// Ends a mount: has its directory unmounted by `detach`, in this mode, and waits until the image
 /// is closed. A lazy unmount is not waited for: it ends when the last user of the directory has
-/// gone. Nor is one of a directory that is bound to another place as well.
+/// gone. Nor is one of a directory that is bound to another place as well, or mounted in another
+/// namespace: then a sentence is returned that names the image and says where it is in use.
 ///
 /// # Errors
 ///
@@ -88,7 +79,7 @@ pub fn end(
     mount: &Mount,
     mode: UnmountMode,
     detach: impl FnOnce(&Path) -> Result<()>,
-) -> Result<Ended> {
+) -> Result<Option<String>> {
     let Source {
         file: image,
         offset,
@@ -104,12 +95,12 @@ pub fn end(
     let _device = opened_device(&image);
     detach(&mount.directory)?;
     if mode.lazily {
-        return Ok(Ended::Lazily);
+        return Ok(None);
     }
     let mounts = mount::mounts().context("/proc/self/mountinfo")?;
     if let Some(other) = mount::same_elsewhere(mount, &mounts) {
         let there = format!("on {}", other.directory.display());
-        return Ok(Ended::InUse(still_in_use(&image, &there)));
+        return Ok(Some(still_in_use(&image, &there)));
     }
     let wait = Wait {
         mount,
@@ -127,7 +118,7 @@ pub fn end(
         Waited::Done(locked) => locked,
         Waited::InNamespaceOf(process) => {
             let there = format!("in another namespace, that of process {process}");
-            return Ok(Ended::InUse(still_in_use(&image, &there)));
+            return Ok(Some(still_in_use(&image, &there)));
         }
     };
     // While this process holds the lock, no other can change the image.
@@ -137,7 +128,7 @@ pub fn end(
     {
         bail!("{}: it is unmounted, but {next}", image.display());
     }
-    Ok(Ended::Closed)
+    Ok(None)
 }
 
 fn still_in_use(image: &Path, there: &str) -> String {

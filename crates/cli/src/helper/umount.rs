@@ -24,7 +24,7 @@ use pext4_fuse::mount::{MountError, UnmountMode, unmount_by};
 
 use super::FAILURE;
 use crate::commands::mount::enter_namespace;
-use crate::commands::umount::{Ended, end, find};
+use crate::commands::umount::{end, find};
 use crate::failure::Reported;
 use crate::output::{print, print_error};
 
@@ -74,7 +74,7 @@ impl Line {
             lazily: self.lazily,
             by_force: self.by_force,
         };
-        if let Ended::InUse(elsewhere) = end(&mount, mode, |dir| self.detach(dir, mode))? {
+        if let Some(elsewhere) = end(&mount, mode, |dir| self.detach(dir, mode))? {
             // To umount(8) the directory is what counts, and that is free.
             print_error(format_args!("pext4: {elsewhere}"));
         }
